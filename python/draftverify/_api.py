@@ -1,0 +1,188 @@
+"""The public functions: what they mean, what they check, where the work goes."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftverify import _arrays, _core, _tokens
+
+_ArrayT = TypeVar("_ArrayT")
+_Rows = list[list[float]]
+
+
+class AcceptResidual(NamedTuple, Generic[_ArrayT]):
+    """What `accept_residual` answers, in the library of the rows.
+
+    Attributes
+    ----------
+    accept_prob : array, shape (N,), float64
+        The probability of keeping each drafted token.
+    residual : array, shape (N, V), dtype of the rows
+        The law that the replacement of a rejected token is drawn from.
+    mass : array, shape (N,), float64
+        The sum of ``max(target_probs - draft_probs, 0)`` of each row: one minus the acceptance rate.
+    """
+
+    accept_prob: _ArrayT
+    residual: _ArrayT
+    mass: _ArrayT
+
+
+def step(draft_probs: object, target_probs: object, drafted_token: object) -> dict[str, Any]:
+    """Answer or refuse a `speculative_decode_step` that the compiled function handed on."""
+    rows = _arrays.pair(draft_probs, target_probs)
+    _expect_shapes(rows, "(V,)", 1)
+    token = _tokens.as_index("drafted_token", drafted_token)
+    token = _tokens.in_int64("drafted_token", token, rows.draft.shape[0])
+    accept_prob, residual = _core.accept_vectors(rows.draft, rows.target, token, rows.bfloat16)
+    return {"accept_prob": accept_prob, "residual": rows.kind.wrap(residual, rows.dtype)}
+
+
+@overload
+def accept_residual(
+    draft_probs: _Rows,
+    target_probs: _Rows,
+    draft_token_ids: object,
+    *,
+    out: NDArray[np.float64] | None = None,
+    check: bool = True,
+) -> AcceptResidual[NDArray[np.float64]]: ...
+@overload
+def accept_residual(
+    draft_probs: _ArrayT,
+    target_probs: _ArrayT,
+    draft_token_ids: object,
+    *,
+    out: _ArrayT | None = None,
+    check: bool = True,
+) -> AcceptResidual[_ArrayT]: ...
+def accept_residual(
+    draft_probs: object,
+    target_probs: object,
+    draft_token_ids: object,
+    *,
+    out: object = None,
+    check: bool = True,
+) -> AcceptResidual[Any]:
+    """Verify one drafted token per row, rows in parallel.
+
+    Row ``i`` has the bits that `speculative_decode_step` gives for it alone.
+
+    Parameters
+    ----------
+    draft_probs, target_probs : array, shape (N, V)
+        Probabilities of the draft and of the target model, of the kinds and dtypes that
+        `speculative_decode_step` takes. N may be 0. Rows may have any strides.
+    draft_token_ids : array or list of int, shape (N,)
+        The proposals, one a row, in any integer dtype and any array library.
+    out : array, shape (N, V), optional
+        Where the residuals go: same library, dtype and device as the rows, any strides, writable,
+        sharing no memory with the inputs. It is the object returned as ``residual``. A serving loop
+        that passes the same one each time saves the page faults of fresh memory.
+    check : bool, default True
+        Raise on rows that cannot be answered. With False such a row answers NaN as its
+        ``accept_prob``, as its ``mass`` and in all of its residual. Shapes, dtypes and the range of
+        the ids are checked either way.
+
+    Returns
+    -------
+    AcceptResidual
+        ``(accept_prob, residual, mass)``: float64 of shape (N,), the residuals, float64 of shape
+        (N,).
+
+    Raises
+    ------
+    TypeError
+        Arrays of another kind or dtype, or of two; ids that are not integers.
+    ValueError
+        Shapes that do not fit; ids outside the vocabulary; an ``out`` that cannot be written to or
+        overlaps an input. With ``check``, a drafted id with ``draft_probs == 0``, and entries
+        that are NaN, infinite or negative: the lowest row is named, all ids before any entries.
+        ``out`` is as it was, unless the error is about entries: then its content is unspecified.
+    NotImplementedError
+        Tensors on another device than the CPU.
+
+    Notes
+    -----
+    Leviathan, Kalman and Matias, ICML 2023, algorithm 1 (arXiv 2211.17192), row by row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> draft = np.array([[0.8, 0.2], [0.5, 0.5]])
+    >>> target = np.array([[0.4, 0.6], [0.5, 0.5]])
+    >>> accept_residual(draft, target, [0, 1])
+    AcceptResidual(accept_prob=array([0.5, 1. ]), residual=array([[0., 1.],
+           [0., 0.]]), mass=array([0.4, 0. ]))
+    """
+    rows = _arrays.pair(draft_probs, target_probs)
+    _expect_shapes(rows, "(N, V)", 2)
+    ids = _tokens.as_indices(draft_token_ids, *rows.draft.shape)
+    if out is None:
+        residual = np.empty(rows.draft.shape, rows.draft.dtype.newbyteorder("="))
+    else:
+        residual = _arrays.output(out, rows)
+    accept_prob, mass = _core.accept_rows(
+        rows.draft, rows.target, ids, residual, bool(check), rows.bfloat16
+    )
+    return AcceptResidual(
+        rows.kind.wrap(accept_prob, "float64"),
+        rows.kind.wrap(residual, rows.dtype) if out is None else out,
+        rows.kind.wrap(mass, "float64"),
+    )
+
+
+@overload
+def accept_probs(
+    draft_probs: _Rows, target_probs: _Rows, draft_token_ids: object
+) -> NDArray[np.float64]: ...
+@overload
+def accept_probs(
+    draft_probs: _ArrayT, target_probs: _ArrayT, draft_token_ids: object
+) -> _ArrayT: ...
+def accept_probs(draft_probs: object, target_probs: object, draft_token_ids: object) -> Any:
+    """Answer the accept probabilities alone: two entries of every row are read.
+
+    For engines that report accept tests behind the first rejection, where no residual is needed.
+
+    Parameters
+    ----------
+    draft_probs, target_probs : array, shape (N, V)
+        As for `accept_residual`.
+    draft_token_ids : array or list of int, shape (N,)
+        As for `accept_residual`.
+
+    Returns
+    -------
+    array, shape (N,), float64
+        ``min(1, target_probs[i, t_i] / draft_probs[i, t_i])``, in the library of the rows.
+
+    Raises
+    ------
+    TypeError, ValueError, NotImplementedError
+        As `accept_residual` does with ``check=True``; of the entries, those read are checked.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> accept_probs(np.array([[0.8, 0.2]]), np.array([[0.4, 0.6]]), [0])
+    array([0.5])
+    """
+    rows = _arrays.pair(draft_probs, target_probs)
+    _expect_shapes(rows, "(N, V)", 2)
+    ids = _tokens.as_indices(draft_token_ids, *rows.draft.shape)
+    accepted = _core.accept_entries(rows.draft, rows.target, ids, rows.bfloat16)
+    return rows.kind.wrap(accepted, "float64")
+
+
+def _expect_shapes(rows: _arrays.Pair, expected: str, ndim: int) -> None:
+    draft, target = rows.draft.shape, rows.target.shape
+    if draft != target or len(draft) != ndim or draft[-1] == 0:
+        message = (
+            f"draft_probs and target_probs: expected one shape {expected} with V >= 1, got {draft} "
+            f"and {target}; pass rows over the same vocabulary"
+        )
+        raise ValueError(message)

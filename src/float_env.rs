@@ -1,0 +1,135 @@
+//! The floating-point environment that the contract needs: round to nearest, subnormals kept.
+//!
+//! A thread can be switched to flush subnormal numbers to zero (`torch.set_flush_denormal(True)`,
+//! or a library built with `-ffast-math` and loaded into the process), and new threads inherit the
+//! switch. Results would then depend on who calls. So the arithmetic runs in the default
+//! environment, and the caller's is put back afterwards.
+
+/// Run `body` with the default environment of the processor.
+pub(crate) fn in_default<R>(body: impl FnOnce() -> R) -> R {
+    // Not inlined, so that no arithmetic of the body moves across the switch: the compiler takes
+    // the environment for constant and sees no reason to keep the order.
+    #[inline(never)]
+    fn call<R>(body: impl FnOnce() -> R) -> R {
+        body()
+    }
+
+    let found = control::read();
+    if found & control::MASK == control::DEFAULT {
+        return body();
+    }
+    let _restore = Restore(found);
+    control::write(found & !control::MASK | control::DEFAULT);
+    call(body)
+}
+
+/// Puts the caller's environment back, also when the body panics.
+struct Restore(control::Word);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        control::write(self.0);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod control {
+    use std::arch::asm;
+
+    pub(super) type Word = u32;
+    /// Flush to zero, denormals are zero, rounding mode: the bits of MXCSR that change results.
+    pub(super) const MASK: Word = 1 << 15 | 1 << 6 | 3 << 13;
+    pub(super) const DEFAULT: Word = 0;
+
+    #[inline(always)]
+    pub(super) fn read() -> Word {
+        let mut word = 0;
+        // SAFETY: stores four bytes at the given address, which is `word`'s.
+        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut word, options(nostack, preserves_flags)) };
+        word
+    }
+
+    pub(super) fn write(word: Word) {
+        // SAFETY: loads a word that was read from the same register, with bits changed that only
+        // select rounding and the treatment of subnormals. Rust code must not run in another than
+        // the default environment; this goes to the default and, at the end, back to what the
+        // caller, not Rust code, had chosen.
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const word, options(nostack, preserves_flags)) };
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod control {
+    use std::arch::asm;
+
+    pub(super) type Word = u64;
+    /// Flush to zero (also for float16), rounding mode, alternate subnormal handling: the bits of
+    /// FPCR that change results.
+    pub(super) const MASK: Word = 1 << 24 | 1 << 19 | 3 << 22 | 0b11;
+    pub(super) const DEFAULT: Word = 0;
+
+    #[inline(always)]
+    pub(super) fn read() -> Word {
+        let word;
+        // SAFETY: reads a register.
+        unsafe { asm!("mrs {}, fpcr", out(reg) word, options(nomem, nostack, preserves_flags)) };
+        word
+    }
+
+    pub(super) fn write(word: Word) {
+        // SAFETY: writes a word that was read from the same register, with bits changed that only
+        // select rounding and the treatment of subnormals. See the x86-64 version.
+        unsafe { asm!("msr fpcr, {}", in(reg) word, options(nostack, preserves_flags)) };
+    }
+}
+
+/// Elsewhere the environment is taken as it is.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod control {
+    pub(super) type Word = u32;
+    pub(super) const MASK: Word = 0;
+    pub(super) const DEFAULT: Word = 0;
+
+    pub(super) fn read() -> Word {
+        DEFAULT
+    }
+
+    pub(super) fn write(_: Word) {}
+}
+
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod tests {
+    use std::hint::black_box;
+
+    use super::*;
+
+    #[cfg(target_arch = "x86_64")]
+    const FLUSH: control::Word = 1 << 15 | 1 << 6;
+    #[cfg(target_arch = "aarch64")]
+    const FLUSH: control::Word = 1 << 24;
+
+    fn halve(value: f64) -> f64 {
+        black_box(value) * black_box(0.5)
+    }
+
+    /// On a thread of its own: the switch must not leak into other tests.
+    #[test]
+    fn subnormals_survive_a_flushing_caller() {
+        std::thread::spawn(|| {
+            let before = control::read();
+            control::write(before | FLUSH);
+            let flushed = halve(f64::MIN_POSITIVE);
+            let kept = in_default(|| halve(f64::MIN_POSITIVE));
+            let panicked = std::panic::catch_unwind(|| in_default(|| panic!("on purpose")));
+            let after = control::read();
+            let flushed_again = halve(f64::MIN_POSITIVE);
+            control::write(before);
+            assert_eq!((flushed.to_bits(), flushed_again.to_bits()), (0, 0), "the switch works");
+            assert_eq!(kept.to_bits(), 1 << 51, "half of the smallest normal number");
+            assert!(panicked.is_err(), "the panic went on");
+            assert_eq!(after & control::MASK, before & control::MASK | FLUSH, "put back");
+        })
+        .join()
+        .expect("no assertion failed");
+    }
+}

@@ -1,0 +1,235 @@
+//! The fixed-order sum and the residual passes, and the one place where the processor's
+//! instructions are chosen.
+//!
+//! A row is cut into sub-blocks of 256 entries. Within a sub-block 16 lanes run side by side: lane
+//! `j` adds the entries `j, j + 16, j + 32, ...` in order, then the lanes are folded 8-4-2-1. The
+//! sums of the sub-blocks go through the tree of `tree.rs`. Missing entries of the last sub-block
+//! count as +0.0, which changes no sum of non-negative numbers. All of it depends on the length of
+//! the row alone: the same code, compiled for wider registers, adds the same numbers in the same
+//! order.
+
+use std::mem::MaybeUninit;
+use std::sync::OnceLock;
+
+use crate::rows::{RowMut, Source};
+use crate::scalar::{Scalar, Wide};
+use crate::tree::Tree;
+
+/// Entries of a sub-block.
+pub(crate) const SUB_BLOCK: usize = 256;
+/// Partial sums that run side by side.
+pub(crate) const LANES: usize = 16;
+
+/// What one pass over a row finds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Excess {
+    /// The sum of max(target - draft, 0) in the fixed order.
+    pub(crate) mass: f64,
+    /// Whether some entry may be no probability: the row must be looked at entry by entry.
+    pub(crate) suspect: bool,
+}
+
+/// max(target - draft, 0), as +0.0 where the difference is zero, -0.0 or NaN.
+#[inline(always)]
+pub(crate) fn excess<W: Wide>(draft: W, target: W) -> W {
+    let difference = target - draft;
+    if difference > W::ZERO { difference } else { W::ZERO }
+}
+
+/// Sixteen lanes over one sub-block: their sums, and all bits that were seen.
+struct Lanes<T: Scalar> {
+    sums: [f64; LANES],
+    seen: [T::Bits; LANES],
+}
+
+impl<T: Scalar> Lanes<T> {
+    #[inline(always)]
+    fn new() -> Self {
+        Self { sums: [0.0; LANES], seen: [T::Bits::default(); LANES] }
+    }
+
+    /// Add the next entry to every lane; answer their excesses.
+    #[inline(always)]
+    fn add(&mut self, draft: &[T; LANES], target: &[T; LANES]) -> [T::Wide; LANES] {
+        let mut difference = [T::Wide::ZERO; LANES];
+        for lane in 0..LANES {
+            self.seen[lane] = self.seen[lane] | draft[lane].bits() | target[lane].bits();
+            difference[lane] = excess(draft[lane].widen(), target[lane].widen());
+            self.sums[lane] += difference[lane].to_f64();
+        }
+        difference
+    }
+
+    #[inline(always)]
+    fn fold(mut self) -> (f64, T::Bits) {
+        for width in [8, 4, 2, 1] {
+            for lane in 0..width {
+                self.sums[lane] += self.sums[lane + width];
+                self.seen[lane] = self.seen[lane] | self.seen[lane + width];
+            }
+        }
+        (self.sums[0], self.seen[0])
+    }
+}
+
+/// Sum one sub-block. With `differences`, also keep the excess of every entry there.
+#[inline(always)]
+fn sub_block<T: Scalar>(
+    draft: &[T],
+    target: &[T],
+    mut differences: Option<&mut [MaybeUninit<T>]>,
+) -> (f64, T::Bits) {
+    let mut lanes = Lanes::new();
+    let (draft, draft_tail) = draft.as_chunks::<LANES>();
+    let (target, target_tail) = target.as_chunks::<LANES>();
+    for (index, (draft, target)) in draft.iter().zip(target).enumerate() {
+        let difference = lanes.add(draft, target);
+        if let Some(kept) = &mut differences {
+            for (slot, value) in kept[index * LANES..][..LANES].iter_mut().zip(difference) {
+                slot.write(T::narrow(value));
+            }
+        }
+    }
+    if !draft_tail.is_empty() {
+        let zero = T::narrow(T::Wide::ZERO);
+        let (mut padded_draft, mut padded_target) = ([zero; LANES], [zero; LANES]);
+        padded_draft[..draft_tail.len()].copy_from_slice(draft_tail);
+        padded_target[..target_tail.len()].copy_from_slice(target_tail);
+        let difference = lanes.add(&padded_draft, &padded_target);
+        if let Some(kept) = &mut differences {
+            for (slot, value) in kept[draft.len() * LANES..].iter_mut().zip(difference) {
+                slot.write(T::narrow(value));
+            }
+        }
+    }
+    lanes.fold()
+}
+
+/// First pass: the mass of a row. With `differences`, also keep the excess of every entry there,
+/// which is for types with [`Scalar::WIDE_IS_STORAGE`] alone.
+pub(crate) struct ExcessPass<'a, T, S> {
+    pub(crate) draft: S,
+    pub(crate) target: S,
+    pub(crate) differences: Option<&'a mut [MaybeUninit<T>]>,
+}
+
+impl<T: Scalar, S: Source<T>> Kernel for ExcessPass<'_, T, S> {
+    type Output = Excess;
+
+    #[inline(always)]
+    fn run(mut self) -> Excess {
+        let zero = T::narrow(T::Wide::ZERO);
+        let (mut draft_buffer, mut target_buffer) = ([zero; SUB_BLOCK], [zero; SUB_BLOCK]);
+        let (mut tree, mut seen) = (Tree::new(), T::Bits::default());
+        for (start, width) in sub_blocks(self.draft.len()) {
+            let (sum, bits) = sub_block(
+                self.draft.load(start, width, &mut draft_buffer),
+                self.target.load(start, width, &mut target_buffer),
+                self.differences.as_deref_mut().map(|kept| &mut kept[start..start + width]),
+            );
+            tree.push(sum);
+            seen = seen | bits;
+        }
+        Excess { mass: tree.total(), suspect: seen & T::SUSPECT != T::Bits::default() }
+    }
+}
+
+/// Second pass where the first one kept the differences: divide them in place.
+pub(crate) struct DividePass<'a, T: Scalar> {
+    pub(crate) differences: &'a mut [T],
+    pub(crate) divisor: T::Wide,
+}
+
+impl<T: Scalar> Kernel for DividePass<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for entry in self.differences {
+            *entry = T::narrow(entry.widen() / self.divisor);
+        }
+    }
+}
+
+/// Second pass where nothing was kept: compute the differences once more, divide, round, store.
+pub(crate) struct RecomputePass<'a, 'b, T: Scalar, S> {
+    pub(crate) draft: S,
+    pub(crate) target: S,
+    pub(crate) divisor: T::Wide,
+    pub(crate) out: &'a mut RowMut<'b, T>,
+}
+
+impl<T: Scalar, S: Source<T>> Kernel for RecomputePass<'_, '_, T, S> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let zero = T::narrow(T::Wide::ZERO);
+        let (mut draft_buffer, mut target_buffer) = ([zero; SUB_BLOCK], [zero; SUB_BLOCK]);
+        let mut quotients = [zero; SUB_BLOCK];
+        for (start, width) in sub_blocks(self.draft.len()) {
+            let draft = self.draft.load(start, width, &mut draft_buffer);
+            let target = self.target.load(start, width, &mut target_buffer);
+            for (quotient, (draft, target)) in quotients.iter_mut().zip(draft.iter().zip(target)) {
+                *quotient = T::narrow(excess(draft.widen(), target.widen()) / self.divisor);
+            }
+            self.out.store_all(start, &quotients[..width]);
+        }
+    }
+}
+
+/// Start and width of every sub-block of a row.
+#[inline(always)]
+fn sub_blocks(len: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..len).step_by(SUB_BLOCK).map(move |start| (start, SUB_BLOCK.min(len - start)))
+}
+
+/// A loop that is compiled once for every set of instructions. `run` must be `#[inline(always)]`,
+/// as all that it calls in a loop: only what is inlined uses the wider registers.
+pub(crate) trait Kernel {
+    type Output;
+    fn run(self) -> Self::Output;
+}
+
+/// The instructions that a kernel is run with. All give the same bits: the code is the same, only
+/// registers are wider, and no fused multiply-add is ever formed from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    /// What every processor of the architecture has: SSE2 on x86-64, NEON on aarch64.
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+impl Path {
+    /// The best path of this processor. `DRAFTVERIFY_PATH=portable` in the environment of the
+    /// process keeps to the portable one, to compare results and times.
+    pub(crate) fn best() -> Self {
+        static BEST: OnceLock<Path> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            #[cfg(target_arch = "x86_64")]
+            if std::env::var_os("DRAFTVERIFY_PATH").is_none_or(|path| path != "portable")
+                && is_x86_feature_detected!("avx2")
+            {
+                return Self::Avx2;
+            }
+            Self::Portable
+        })
+    }
+
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2")]
+        fn with_avx2<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run()
+        }
+
+        match self {
+            Self::Portable => kernel.run(),
+            // SAFETY: without AVX2 the call would be an illegal instruction. `Path::Avx2` is made
+            // in `best` alone, and in tests, after the processor was asked for it.
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => unsafe { with_avx2(kernel) },
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! The Python glue: arrays to rows, dtypes to types, errors to exceptions. The only file that
+//! knows Python.
+//!
+//! `speculative_decode_step` is the public function itself: what it knows (two NumPy vectors of
+//! one floating dtype and an `int`) it answers here, and hands everything else to
+//! `draftverify._api.step`, which converts or refuses. That order keeps the cost of a call low.
+//! The other functions are for that module alone. They check again what memory safety needs,
+//! except that `out` overlaps no input, which is checked there.
+//!
+//! # Memory that Python could change
+//! Kernels read the arrays' memory as slices, above a size without the GIL. Another thread could
+//! meanwhile
+//! - *resize or free an array*: each call holds references to its arrays, and NumPy refuses to
+//!   resize an array that others refer to unless told not to check;
+//! - *write to an input*: no entry is ever used as an index or a length, so the result is numbers
+//!   that mix old and new entries, as with NumPy's own functions, which release the GIL too;
+//! - *read the output*: a fresh array is not visible before the call returns, and `out=` belongs to
+//!   the caller.
+//!
+//! What remains is the caller's mistake, and it is documented: inputs must not be changed during a
+//! call.
+
+use std::os::raw::c_int;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use half::{bf16, f16};
+use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NPY_TYPES, NpyTypes, PY_ARRAY_API, get_type_object};
+use numpy::{PyArray1, PyReadonlyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyInt, PyType};
+
+use crate::error::{Error, contain};
+use crate::lanes::Path;
+use crate::rows::{Layout, Rows, RowsMut};
+use crate::scalar::Scalar;
+use crate::step::{self, OnBadRow, Step, step_of};
+
+/// From this many entries on the arithmetic takes microseconds, and letting other Python threads
+/// run meanwhile is worth giving up the GIL and getting it back.
+const DETACH_ENTRIES: usize = 16_384;
+
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use super::{accept_entries, accept_rows, accept_vectors, speculative_decode_step};
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}
+
+/// Call a function with the type that a dtype stands for.
+macro_rules! by_dtype {
+    ($dtype:expr, $function:ident($($argument:expr),*)) => {
+        match $dtype {
+            Dtype::Float16 => $function::<f16>($($argument),*),
+            Dtype::Bfloat16 => $function::<bf16>($($argument),*),
+            Dtype::Float32 => $function::<f32>($($argument),*),
+            Dtype::Float64 => $function::<f64>($($argument),*),
+        }
+    };
+}
+
+/// The floating dtypes of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dtype {
+    Float16,
+    Bfloat16,
+    Float32,
+    Float64,
+}
+
+/// An array of known dtype.
+#[derive(Clone, Copy)]
+struct Array<'a, 'py> {
+    object: &'a Bound<'py, PyUntypedArray>,
+    dtype: Dtype,
+    type_num: c_int,
+    swapped: bool,
+}
+
+impl<'a, 'py> Array<'a, 'py> {
+    /// `None` for all but NumPy arrays proper of a floating dtype. With `bfloat16`, arrays of
+    /// 16-bit integers hold the bits of that type, since NumPy alone has no such dtype.
+    fn known(object: &'a Bound<'py, PyAny>, bfloat16: bool) -> Option<Self> {
+        let py = object.py();
+        // SAFETY: reads a pointer from NumPy's table of types, filled when NumPy is imported.
+        let ndarray = unsafe { get_type_object(py, NpyTypes::PyArray_Type) };
+        if object.get_type_ptr() != ndarray {
+            return None;
+        }
+        // SAFETY: the type was just compared.
+        let object = unsafe { object.cast_unchecked::<PyUntypedArray>() };
+        // SAFETY: an array holds a reference to its dtype, and both structures begin with these
+        // fields in every NumPy that the C API of version 2 serves.
+        let (type_num, byte_order, scalar) = unsafe {
+            let dtype = &(*(*object.as_array_ptr()).fields.descr).fields;
+            (dtype.type_num, dtype.byteorder.cast_unsigned(), dtype.typeobj)
+        };
+        const FLOAT16: c_int = NPY_TYPES::NPY_HALF as c_int;
+        const FLOAT32: c_int = NPY_TYPES::NPY_FLOAT as c_int;
+        const FLOAT64: c_int = NPY_TYPES::NPY_DOUBLE as c_int;
+        const INT16: c_int = NPY_TYPES::NPY_SHORT as c_int;
+        const UINT16: c_int = NPY_TYPES::NPY_USHORT as c_int;
+        const USER_DEFINED: c_int = NPY_TYPES::NPY_USERDEF as c_int;
+        let dtype = match type_num {
+            INT16 | UINT16 if bfloat16 => Dtype::Bfloat16,
+            FLOAT16 => Dtype::Float16,
+            FLOAT32 => Dtype::Float32,
+            FLOAT64 => Dtype::Float64,
+            // SAFETY: `scalar` is the type of the dtype's scalars, alive as long as the dtype.
+            USER_DEFINED.. if is_bfloat16(type_num, || unsafe {
+                PyType::from_borrowed_type_ptr(py, scalar)
+            }) =>
+            {
+                Dtype::Bfloat16
+            }
+            _ => return None,
+        };
+        let foreign = if cfg!(target_endian = "little") { b'>' } else { b'<' };
+        Some(Self { object, dtype, type_num, swapped: byte_order == foreign })
+    }
+
+    /// Where the entries are. A vector is one row.
+    fn layout(&self) -> Option<Layout> {
+        let (rows, vocabulary, row_stride, entry_stride) =
+            match (self.object.shape(), self.object.strides()) {
+                (&[vocabulary], &[entry_stride]) => (1, vocabulary, 0, entry_stride),
+                (&[rows, vocabulary], &[row_stride, entry_stride]) => {
+                    (rows, vocabulary, row_stride, entry_stride)
+                }
+                _ => return None,
+            };
+        Some(Layout { rows, vocabulary, row_stride, entry_stride, swapped: self.swapped })
+    }
+
+    fn first<T>(&self) -> *mut T {
+        // SAFETY: reads the data pointer of a live array.
+        unsafe { (*self.object.as_array_ptr()).fields.data.cast() }
+    }
+
+    /// The rows of an array whose dtype was matched with `T`.
+    fn rows<T: Scalar>(&self) -> Option<Rows<'a, T>> {
+        let layout = self.layout()?;
+        // SAFETY: NumPy keeps shape, strides and data pointer of an array consistent, and its
+        // memory initialised or at least allocated; the borrow of the object keeps it alive. For
+        // changes by other threads see the head of this file.
+        Some(unsafe { Rows::from_raw(self.first::<T>(), layout) })
+    }
+
+    /// The rows of an array to be written.
+    ///
+    /// # Safety
+    /// No entry shares memory with another one or with an input, and nobody else uses the array.
+    unsafe fn rows_mut<T: Scalar>(&self) -> Option<RowsMut<'a, T>> {
+        let layout = self.layout()?;
+        // SAFETY: reads the flags of a live array.
+        let flags = unsafe { (*self.object.as_array_ptr()).fields.flags };
+        if flags & NPY_ARRAY_WRITEABLE == 0 {
+            return None;
+        }
+        // SAFETY: as for `rows`; that the memory is not shared is the caller's promise.
+        Some(unsafe { RowsMut::from_raw(self.first::<T>(), layout) })
+    }
+}
+
+/// Whether a dtype that NumPy does not know by itself is bfloat16. Its number is fixed once it is
+/// registered in a process, so that the name is looked at once.
+fn is_bfloat16<'py>(type_num: c_int, scalar: impl FnOnce() -> Bound<'py, PyType>) -> bool {
+    static BFLOAT16: AtomicI32 = AtomicI32::new(-1);
+    if BFLOAT16.load(Ordering::Relaxed) == type_num {
+        return true;
+    }
+    let found = scalar().name().is_ok_and(|name| name == "bfloat16");
+    if found {
+        BFLOAT16.store(type_num, Ordering::Relaxed);
+    }
+    found
+}
+
+/// A fresh array of `vocabulary` entries, not yet initialised.
+fn fresh<'py>(py: Python<'py>, type_num: c_int, vocabulary: usize) -> PyResult<Bound<'py, PyAny>> {
+    let mut shape = [vocabulary.cast_signed()];
+    // SAFETY: `type_num` is that of a live dtype. `PyArray_NewFromDescr` takes over the reference
+    // to the dtype, reads one length from `shape`, and gives back a new reference or an error.
+    unsafe {
+        let dtype = PY_ARRAY_API.PyArray_DescrFromType(py, type_num);
+        let ndarray = get_type_object(py, NpyTypes::PyArray_Type);
+        let (strides, data, like) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+        let array = PY_ARRAY_API.PyArray_NewFromDescr(
+            py, ndarray, dtype, 1, shape.as_mut_ptr(), strides, data, 0, like,
+        );
+        Bound::from_owned_ptr_or_err(py, array)
+    }
+}
+
+/// Give up the GIL for large work; see `DETACH_ENTRIES`.
+fn run<R: Send>(
+    py: Python<'_>,
+    entries: usize,
+    body: impl FnOnce() -> Result<R, Error> + Send,
+) -> PyResult<R> {
+    let result = if entries < DETACH_ENTRIES { contain(body) } else { py.detach(|| contain(body)) };
+    result.map_err(|error| match error {
+        Error::Internal(_) => PyRuntimeError::new_err(error.to_string()),
+        _ => PyValueError::new_err(error.to_string()),
+    })
+}
+
+/// The step of two vectors of the same dtype and length, and its residual in a fresh array. `None`
+/// if the arrays are others.
+fn step_of_arrays<'py>(
+    py: Python<'py>,
+    draft: Array<'_, 'py>,
+    target: Array<'_, 'py>,
+    token: i64,
+) -> PyResult<Option<(Step, Bound<'py, PyAny>)>> {
+    fn typed<'py, T: Scalar>(
+        py: Python<'py>,
+        draft: Array<'_, 'py>,
+        target: Array<'_, 'py>,
+        token: i64,
+    ) -> PyResult<Option<(Step, Bound<'py, PyAny>)>> {
+        let (Some(draft_rows), Some(target_rows)) = (draft.rows::<T>(), target.rows::<T>()) else {
+            return Ok(None);
+        };
+        let residual = fresh(py, draft.type_num, draft_rows.vocabulary())?;
+        let out = Array::known(&residual, true).filter(|out| out.dtype == draft.dtype);
+        // SAFETY: the array was made here and nobody else has it.
+        let Some(out) = out.and_then(|out| unsafe { out.rows_mut::<T>() }) else {
+            return Ok(None);
+        };
+        let step = run(py, draft_rows.vocabulary(), || {
+            // SAFETY: the only row, asked for once.
+            let mut out = unsafe { out.row(0) };
+            step_of(Path::best(), draft_rows.row(0), target_rows.row(0), token, &mut out)
+        })?;
+        Ok(Some((step, residual)))
+    }
+
+    let same = draft.dtype == target.dtype && draft.object.shape() == target.object.shape();
+    if !same || draft.object.ndim() != 1 || draft.object.is_empty() {
+        return Ok(None);
+    }
+    by_dtype!(draft.dtype, typed(py, draft, target, token))
+}
+
+/// Verify one drafted token.
+///
+/// The probability of keeping a token that was drawn from ``draft_probs``, and the distribution
+/// that its replacement is drawn from if it is not kept, so that what is emitted follows
+/// ``target_probs`` exactly.
+///
+/// Parameters
+/// ----------
+/// draft_probs : array, shape (V,)
+///     The draft model's probabilities: finite, not negative, summing to one. float16, bfloat16,
+///     float32 or float64; a NumPy array, a Torch CPU tensor, or a list of numbers (taken as
+///     float64). Any strides, alignment and byte order.
+/// target_probs : array, shape (V,)
+///     The target model's probabilities over the same vocabulary: same library, dtype and device.
+/// drafted_token : int
+///     The proposal, ``0 <= drafted_token < V`` with ``draft_probs[drafted_token] > 0``. Python and
+///     NumPy integers and 0-d integer arrays are integers; bools are not.
+///
+/// Returns
+/// -------
+/// dict
+///     ``"accept_prob"``: a Python float, ``min(1, target_probs[t] / draft_probs[t])`` in float64.
+///
+///     ``"residual"``: a fresh array of shape (V,) in the inputs' library and dtype:
+///     ``max(target_probs - draft_probs, 0)`` divided by its sum; all zero where the sum is 0. It
+///     does not depend on the token.
+///
+/// Raises
+/// ------
+/// TypeError
+///     Arrays of another kind or dtype, or of two kinds or dtypes; a token that is no integer.
+/// ValueError
+///     Shapes that differ or are not (V,) with V >= 1; a token outside the vocabulary or with
+///     ``draft_probs[t] == 0``; entries that are NaN, infinite or negative; a sum of
+///     ``max(target_probs - draft_probs, 0)`` that overflows float32 (float64 for float64).
+/// NotImplementedError
+///     Tensors on another device than the CPU.
+///
+/// Notes
+/// -----
+/// Rows are used as given: nothing is normalised. Differences and quotients are float32 (float64
+/// for float64 rows), the sum is float64 in an order that depends on V alone: the result has the
+/// same bits whatever the strides, the processor's instructions and the array library. Inputs are
+/// not changed and must not be changed by another thread during the call. No gradient is recorded.
+///
+/// The rule is that of Leviathan, Kalman and Matias, "Fast Inference from Transformers via
+/// Speculative Decoding", ICML 2023, algorithm 1 (arXiv 2211.17192).
+///
+/// Examples
+/// --------
+/// >>> import numpy as np
+/// >>> draft, target = np.array([0.8, 0.2]), np.array([0.4, 0.6])
+/// >>> step = speculative_decode_step(draft, target, 0)
+/// >>> step["accept_prob"]
+/// 0.5
+/// >>> step["residual"]
+/// array([0., 1.])
+#[pyfunction]
+#[expect(clippy::doc_markdown, reason = "the text is Python's docstring, in reStructuredText")]
+fn speculative_decode_step<'py>(
+    draft_probs: &Bound<'py, PyAny>,
+    target_probs: &Bound<'py, PyAny>,
+    drafted_token: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static SLOW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+    let py = draft_probs.py();
+    let token = drafted_token.cast_exact::<PyInt>().ok().and_then(|token| token.extract().ok());
+    if let Some(token) = token
+        && let Some(draft) = Array::known(draft_probs, false)
+        && let Some(target) = Array::known(target_probs, false)
+        && let Some((step, residual)) = step_of_arrays(py, draft, target, token)?
+    {
+        let answer = PyDict::new(py);
+        answer.set_item(intern!(py, "accept_prob"), step.accept_prob)?;
+        answer.set_item(intern!(py, "residual"), residual)?;
+        return Ok(answer.into_any());
+    }
+    let slow = SLOW.get_or_try_init(py, || {
+        py.import("draftverify._api")?.getattr("step").map(Bound::unbind)
+    })?;
+    slow.bind(py).call1((draft_probs, target_probs, drafted_token))
+}
+
+/// What the arrays of a private function must be.
+fn misuse() -> PyErr {
+    PyTypeError::new_err("draftverify._core: arrays that draftverify._api has not checked")
+}
+
+fn ids_of<'py>(ids: &Bound<'py, PyArray1<i64>>) -> PyResult<PyReadonlyArray1<'py, i64>> {
+    Ok(ids.try_readonly()?)
+}
+
+/// The step of two vectors that were checked: ``(accept_prob, residual)``.
+#[pyfunction]
+fn accept_vectors<'py>(
+    draft: &Bound<'py, PyAny>,
+    target: &Bound<'py, PyAny>,
+    token: i64,
+    bfloat16: bool,
+) -> PyResult<(f64, Bound<'py, PyAny>)> {
+    let draft = Array::known(draft, bfloat16).ok_or_else(misuse)?;
+    let target = Array::known(target, bfloat16).ok_or_else(misuse)?;
+    let answer = step_of_arrays(draft.object.py(), draft, target, token)?;
+    answer.map(|(step, residual)| (step.accept_prob, residual)).ok_or_else(misuse)
+}
+
+/// The steps of checked rows, residuals written to ``out``: ``[accept_prob, mass]``.
+#[pyfunction]
+fn accept_rows<'py>(
+    draft: &Bound<'py, PyAny>,
+    target: &Bound<'py, PyAny>,
+    token_ids: &Bound<'py, PyArray1<i64>>,
+    out: &Bound<'py, PyAny>,
+    check: bool,
+    bfloat16: bool,
+) -> PyResult<[Bound<'py, PyArray1<f64>>; 2]> {
+    fn typed<T: Scalar>(
+        py: Python<'_>,
+        [draft, target, out]: [Array<'_, '_>; 3],
+        token_ids: &[i64],
+        on_bad_row: OnBadRow,
+    ) -> PyResult<Vec<Step>> {
+        let draft = draft.rows::<T>().ok_or_else(misuse)?;
+        let target = target.rows::<T>().ok_or_else(misuse)?;
+        // SAFETY: `draftverify._api` has made the array, or checked that its entries share no
+        // memory with each other or with an input; nobody else uses it during the call.
+        let out = unsafe { out.rows_mut::<T>() }.ok_or_else(misuse)?;
+        run(py, draft.len().saturating_mul(draft.vocabulary()), || {
+            step::accept_residual(draft, target, token_ids, out, on_bad_row)
+        })
+    }
+
+    let py = draft.py();
+    let arrays = [draft, target, out].map(|array| Array::known(array, bfloat16));
+    let [Some(draft), Some(target), Some(out)] = arrays else { return Err(misuse()) };
+    if target.dtype != draft.dtype || out.dtype != draft.dtype {
+        return Err(misuse());
+    }
+    let on_bad_row = if check { OnBadRow::Fail } else { OnBadRow::AnswerNan };
+    let arrays = [draft, target, out];
+    let steps = by_dtype!(draft.dtype, typed(py, arrays, ids_of(token_ids)?.as_slice()?, on_bad_row))?;
+    let accept_prob = PyArray1::from_iter(py, steps.iter().map(|step| step.accept_prob));
+    Ok([accept_prob, PyArray1::from_iter(py, steps.iter().map(|step| step.mass))])
+}
+
+/// The accept probabilities of checked rows.
+#[pyfunction]
+fn accept_entries<'py>(
+    draft: &Bound<'py, PyAny>,
+    target: &Bound<'py, PyAny>,
+    token_ids: &Bound<'py, PyArray1<i64>>,
+    bfloat16: bool,
+) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    fn typed<T: Scalar>(
+        py: Python<'_>,
+        [draft, target]: [Array<'_, '_>; 2],
+        token_ids: &[i64],
+    ) -> PyResult<Vec<f64>> {
+        let draft = draft.rows::<T>().ok_or_else(misuse)?;
+        let target = target.rows::<T>().ok_or_else(misuse)?;
+        run(py, draft.len(), || step::accept_probs(draft, target, token_ids))
+    }
+
+    let py = draft.py();
+    let arrays = [draft, target].map(|array| Array::known(array, bfloat16));
+    let [Some(draft), Some(target)] = arrays else { return Err(misuse()) };
+    if target.dtype != draft.dtype {
+        return Err(misuse());
+    }
+    let arrays = [draft, target];
+    let accepted = by_dtype!(draft.dtype, typed(py, arrays, ids_of(token_ids)?.as_slice()?))?;
+    Ok(PyArray1::from_vec(py, accepted))
+}

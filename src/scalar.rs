@@ -1,0 +1,304 @@
+//! The four storage types of a row, and the arithmetic type each is widened to.
+//!
+//! Narrow types (float16, bfloat16, float32) compute in `f32`, `f64` computes in `f64`; sums are
+//! always `f64`. Everything here is branch-free integer and float code on single values, so that
+//! the loops in `lanes` vectorise, whichever instructions the processor has.
+
+use std::ops::{BitAnd, BitOr, Div, Sub};
+
+use half::{bf16, f16};
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
+}
+
+/// A storage type of probabilities: [`f32`], [`f64`], [`half::f16`] or [`half::bf16`].
+///
+/// The trait is sealed: the order of sums and the roundings that the crate promises hold for these
+/// four types.
+pub trait Scalar: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static {
+    /// The type in which differences and quotients are computed.
+    type Wide: Wide;
+    /// The bits of an entry, as an unsigned integer.
+    type Bits: Copy + Default + Eq + BitOr<Output = Self::Bits> + BitAnd<Output = Self::Bits>;
+
+    /// The name of the type in the array world, for example `"bfloat16"`.
+    const NAME: &'static str;
+    /// What a row that cannot be answered is filled with.
+    const NAN: Self;
+    /// The sign bit and the top bit of the exponent. Both are 0 in every probability; where one of
+    /// them is set, the entry is negative, -0.0, NaN, infinite, or at least 2.
+    const SUSPECT: Self::Bits;
+    /// Whether the storage type is itself the arithmetic type, so that a difference can be kept in
+    /// the output between the two passes without losing bits.
+    const WIDE_IS_STORAGE: bool;
+
+    /// Widen without rounding. Exact for every finite value.
+    fn widen(self) -> Self::Wide;
+    /// Round a value in `0.0..=1.0` to the storage type, to nearest, ties to even.
+    fn narrow(wide: Self::Wide) -> Self;
+    /// The bits of the entry.
+    fn bits(self) -> Self::Bits;
+    /// The entry with its bytes in reverse order.
+    #[must_use]
+    fn swap_bytes(self) -> Self;
+
+    /// Widen to `f64` without rounding.
+    fn to_f64(self) -> f64 {
+        self.widen().to_f64()
+    }
+}
+
+/// The arithmetic type of a row: `f32` or `f64`.
+pub trait Wide:
+    sealed::Sealed + Copy + Send + Sync + PartialOrd + Sub<Output = Self> + Div<Output = Self>
+{
+    /// Positive zero.
+    const ZERO: Self;
+    /// One.
+    const ONE: Self;
+    /// The largest finite value, for messages.
+    const MAX: f64;
+
+    /// Widen without rounding.
+    fn to_f64(self) -> f64;
+    /// Round to nearest, ties to even; infinite where the value is out of range.
+    fn from_f64(value: f64) -> Self;
+}
+
+impl Wide for f32 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+    const MAX: f64 = f32::MAX as f64;
+
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        f64::from(self)
+    }
+
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the contract rounds the mass to float32")]
+    fn from_f64(value: f64) -> Self {
+        value as f32
+    }
+}
+
+impl Wide for f64 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+    const MAX: f64 = f64::MAX;
+
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        self
+    }
+
+    #[inline(always)]
+    fn from_f64(value: f64) -> Self {
+        value
+    }
+}
+
+impl Scalar for f32 {
+    type Wide = f32;
+    type Bits = u32;
+
+    const NAME: &'static str = "float32";
+    const NAN: Self = f32::NAN;
+    const SUSPECT: u32 = 0xC000_0000;
+    const WIDE_IS_STORAGE: bool = true;
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn narrow(wide: f32) -> Self {
+        wide
+    }
+
+    #[inline(always)]
+    fn bits(self) -> u32 {
+        self.to_bits()
+    }
+
+    #[inline(always)]
+    fn swap_bytes(self) -> Self {
+        f32::from_bits(self.to_bits().swap_bytes())
+    }
+}
+
+impl Scalar for f64 {
+    type Wide = f64;
+    type Bits = u64;
+
+    const NAME: &'static str = "float64";
+    const NAN: Self = f64::NAN;
+    const SUSPECT: u64 = 0xC000_0000_0000_0000;
+    const WIDE_IS_STORAGE: bool = true;
+
+    #[inline(always)]
+    fn widen(self) -> f64 {
+        self
+    }
+
+    #[inline(always)]
+    fn narrow(wide: f64) -> Self {
+        wide
+    }
+
+    #[inline(always)]
+    fn bits(self) -> u64 {
+        self.to_bits()
+    }
+
+    #[inline(always)]
+    fn swap_bytes(self) -> Self {
+        f64::from_bits(self.to_bits().swap_bytes())
+    }
+}
+
+impl Scalar for bf16 {
+    type Wide = f32;
+    type Bits = u16;
+
+    const NAME: &'static str = "bfloat16";
+    const NAN: Self = bf16::NAN;
+    const SUSPECT: u16 = 0xC000;
+    const WIDE_IS_STORAGE: bool = false;
+
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    /// A bfloat16 is the upper half of a float32: add just under half a unit of the last place
+    /// kept, and the whole half where the last place is odd. No carry can leave `0.0..=1.0`.
+    #[inline(always)]
+    fn narrow(wide: f32) -> Self {
+        let bits = wide.to_bits();
+        bf16::from_bits(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) as u16)
+    }
+
+    #[inline(always)]
+    fn bits(self) -> u16 {
+        self.to_bits()
+    }
+
+    #[inline(always)]
+    fn swap_bytes(self) -> Self {
+        bf16::from_bits(self.to_bits().swap_bytes())
+    }
+}
+
+impl Scalar for f16 {
+    type Wide = f32;
+    type Bits = u16;
+
+    const NAME: &'static str = "float16";
+    const NAN: Self = f16::NAN;
+    const SUSPECT: u16 = 0xC000;
+    const WIDE_IS_STORAGE: bool = false;
+
+    /// Move exponent and mantissa to their places in a float32 and multiply by the difference of
+    /// the exponent biases, 2^(127 - 15). The product is exact, for subnormals too. Infinities and
+    /// NaN come out finite: callers reject them by their bits first.
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        const REBIAS: f32 = f32::from_bits((127 + 112) << 23);
+        let bits = u32::from(self.to_bits());
+        let magnitude = f32::from_bits((bits & 0x7FFF) << 13) * REBIAS;
+        f32::from_bits(magnitude.to_bits() | ((bits & 0x8000) << 16))
+    }
+
+    /// Below 2^-14 a float16 is a multiple of 2^-24: so is the last place of a float32 between 0.5
+    /// and 1, and adding 0.5 rounds exactly there. Above, drop 13 mantissa bits as for bfloat16.
+    /// Both ways are computed and one is selected, which vectorises.
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "values up to 1.0 need 14 bits")]
+    fn narrow(wide: f32) -> Self {
+        const SMALLEST_NORMAL: f32 = 1.0 / 16_384.0;
+        let bits = wide.to_bits();
+        let subnormal = (wide + 0.5).to_bits().wrapping_sub(0.5_f32.to_bits());
+        let normal = (bits + 0x0FFF + ((bits >> 13) & 1)).wrapping_sub(112 << 23) >> 13;
+        f16::from_bits(if wide < SMALLEST_NORMAL { subnormal } else { normal } as u16)
+    }
+
+    #[inline(always)]
+    fn bits(self) -> u16 {
+        self.to_bits()
+    }
+
+    #[inline(always)]
+    fn swap_bytes(self) -> Self {
+        f16::from_bits(self.to_bits().swap_bytes())
+    }
+
+    /// The error messages show any value, infinities and NaN too.
+    fn to_f64(self) -> f64 {
+        f16::to_f64(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All 65,536 values against the `half` crate; NaN and infinities are not promised.
+    #[test]
+    fn widening_is_exact() {
+        for bits in 0..=u16::MAX {
+            let (half, brain) = (f16::from_bits(bits), bf16::from_bits(bits));
+            if half.is_finite() {
+                assert_eq!(half.widen().to_bits(), half.to_f32().to_bits(), "float16 {bits:#06x}");
+            }
+            if brain.is_finite() {
+                assert_eq!(brain.widen().to_bits(), brain.to_f32().to_bits(), "bfloat16 {bits:#06x}");
+            }
+        }
+    }
+
+    /// Every value that can be stored up to 1, every midpoint between two of them, and the float32
+    /// on either side of each, against the `half` crate.
+    #[test]
+    fn narrowing_rounds_to_nearest_even() {
+        fn check(wide: f32) {
+            assert_eq!(f16::narrow(wide).bits(), f16::from_f32(wide).to_bits(), "float16({wide:e})");
+            assert_eq!(bf16::narrow(wide).bits(), bf16::from_f32(wide).to_bits(), "bfloat16({wide:e})");
+        }
+        let storable = (0..=f16::ONE.to_bits()).map(|b| f16::from_bits(b).to_f32());
+        let brains = (0..=bf16::ONE.to_bits()).map(|b| bf16::from_bits(b).to_f32());
+        for values in [storable.collect::<Vec<_>>(), brains.collect()] {
+            for pair in values.windows(2) {
+                let midpoint = f32::midpoint(pair[0], pair[1]);
+                for wide in [pair[0], midpoint.next_down().max(0.0), midpoint, midpoint.next_up()] {
+                    check(wide);
+                }
+            }
+            check(1.0);
+            check(1.0_f32.next_down());
+        }
+    }
+
+    #[test]
+    fn suspect_bits_are_clear_in_probabilities_and_set_in_what_is_not_one() {
+        fn check<T: Scalar>(values: &[(T, bool)]) {
+            for (value, expected) in values {
+                let suspect = value.bits() & T::SUSPECT != T::Bits::default();
+                assert_eq!(suspect, *expected, "{} {value:?}", T::NAME);
+            }
+        }
+        check(&[(0.0_f32, false), (1.0, false), (1.999_999_9, false), (f32::from_bits(1), false)]);
+        check(&[(-0.0_f32, true), (2.0, true), (f32::NAN, true), (f32::INFINITY, true)]);
+        check(&[(0.0_f64, false), (1.0, false), (-1.0, true), (f64::NAN, true), (2.0, true)]);
+        check(&[(f16::ZERO, false), (f16::ONE, false), (f16::NEG_ONE, true), (f16::NAN, true)]);
+        check(&[(f16::INFINITY, true), (f16::from_f32(2.0), true), (f16::NEG_ZERO, true)]);
+        check(&[(bf16::ZERO, false), (bf16::ONE, false), (bf16::NEG_ONE, true), (bf16::NAN, true)]);
+        check(&[(bf16::INFINITY, true), (bf16::from_f32(2.0), true), (bf16::NEG_ZERO, true)]);
+    }
+}

@@ -1,0 +1,193 @@
+//! The public functions: a step of one token, and steps of many rows.
+
+use crate::accept::{accept, in_vocabulary, proposed, ratio};
+use crate::error::Error;
+use crate::float_env;
+use crate::lanes::Path;
+use crate::parallel;
+use crate::residual::residual_of;
+use crate::rows::{Row, RowMut, Rows, RowsMut, Source};
+use crate::scalar::Scalar;
+
+/// What a step says about one row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// The probability of keeping the drafted token, min(1, target\[t\] / draft\[t\]).
+    pub accept_prob: f64,
+    /// The sum of max(target - draft, 0) over the row: one minus the acceptance rate where both
+    /// rows sum to one.
+    pub mass: f64,
+}
+
+/// What [`accept_residual`] does about a row that it cannot answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnBadRow {
+    /// Return the error of the first such row.
+    Fail,
+    /// Answer NaN as the accept probability, as the mass and in the whole residual of that row,
+    /// and go on. Ids outside the vocabulary are an error all the same.
+    AnswerNan,
+}
+
+/// Verify one drafted token: write the residual, answer the accept probability and the mass.
+///
+/// `draft` and `target` are probabilities over the same vocabulary, `token` was drawn from `draft`.
+/// The residual does not depend on the token; it is all zero where no entry of `target` exceeds
+/// that of `draft`.
+///
+/// # Errors
+/// [`Error::Shape`] for empty rows, [`Error::Length`] for rows of different lengths,
+/// [`Error::TokenRange`] and [`Error::TokenImpossible`] for a token that cannot have been drawn,
+/// [`Error::Value`] for entries that are NaN, infinite or negative, [`Error::MassOverflow`]. The
+/// content of `residual` is unspecified after the last two.
+///
+/// # Examples
+/// ```
+/// let mut residual = [0.0_f32; 2];
+/// let step = draftverify::speculative_decode_step(&[0.8, 0.2], &[0.4, 0.6], 0, &mut residual)?;
+/// assert_eq!(step.accept_prob, 0.5);
+/// assert_eq!(residual, [0.0, 1.0]);
+/// # Ok::<(), draftverify::Error>(())
+/// ```
+pub fn speculative_decode_step<T: Scalar>(
+    draft: &[T],
+    target: &[T],
+    token: i64,
+    residual: &mut [T],
+) -> Result<Step, Error> {
+    if draft.is_empty() {
+        return Err(Error::Shape { entries: 0, vocabulary: 0 });
+    }
+    expect_length("target_probs", target.len(), draft.len(), "draft_probs")?;
+    expect_length("residual", residual.len(), draft.len(), "draft_probs")?;
+    step_of(Path::best(), Row::of(draft), Row::of(target), token, &mut RowMut::of(residual))
+}
+
+/// The step of one row, wherever its entries lie. The lengths agree and are not 0.
+pub(crate) fn step_of<T: Scalar>(
+    path: Path,
+    draft: Row<'_, T>,
+    target: Row<'_, T>,
+    token: i64,
+    out: &mut RowMut<'_, T>,
+) -> Result<Step, Error> {
+    let index = proposed(draft, token)?;
+    float_env::in_default(|| {
+        let mass = residual_of(path, draft, target, out)?;
+        Ok(Step { accept_prob: ratio(draft.entry(index), target.entry(index)), mass })
+    })
+}
+
+/// Verify one drafted token per row, rows in parallel. Row `i` gives the bits that
+/// [`speculative_decode_step`] gives for it alone.
+///
+/// Ids are signed, as servers hand them over, so that a padding of -1 is an error with its value
+/// and never a wrapped index.
+///
+/// # Errors
+/// [`Error::Length`] if the arguments are not of the same rows and vocabulary; then the token
+/// errors of all rows come before the value errors of any, lowest row first. Nothing is written
+/// before shapes and tokens have been checked; after a value error the content of `residual` is
+/// unspecified.
+///
+/// # Examples
+/// ```
+/// use draftverify::{OnBadRow, Rows, RowsMut, accept_residual};
+///
+/// let draft = [0.8_f32, 0.2, 0.5, 0.5];
+/// let target = [0.4_f32, 0.6, 0.5, 0.5];
+/// let mut residual = [0.0; 4];
+/// let steps = accept_residual(
+///     Rows::new(&draft, 2)?,
+///     Rows::new(&target, 2)?,
+///     &[0, 1],
+///     RowsMut::new(&mut residual, 2)?,
+///     OnBadRow::Fail,
+/// )?;
+/// assert_eq!(steps[0].accept_prob, 0.5);
+/// assert_eq!(steps[1].mass, 0.0);
+/// assert_eq!(residual, [0.0, 1.0, 0.0, 0.0]);
+/// # Ok::<(), draftverify::Error>(())
+/// ```
+#[expect(clippy::needless_pass_by_value, reason = "the exclusive borrow ends with the call")]
+pub fn accept_residual<T: Scalar>(
+    draft: Rows<'_, T>,
+    target: Rows<'_, T>,
+    token_ids: &[i64],
+    residual: RowsMut<'_, T>,
+    on_bad_row: OnBadRow,
+) -> Result<Vec<Step>, Error> {
+    expect_same_rows(draft, target, token_ids)?;
+    expect_length("residual", residual.vocabulary(), draft.vocabulary(), "draft_probs")?;
+    expect_length("residual", residual.len(), draft.len(), "draft_probs")?;
+    each_token(token_ids, |_, token| in_vocabulary(token, draft.vocabulary()))?;
+    if on_bad_row == OnBadRow::Fail {
+        each_token(token_ids, |index, token| proposed(draft.row(index), token))?;
+    }
+    let path = Path::best();
+    let steps = parallel::map_rows(draft.len(), draft.vocabulary(), |index| {
+        // SAFETY: `map_rows` calls this once for every row, so no row is written twice.
+        let mut out = unsafe { residual.row(index) };
+        let step = step_of(path, draft.row(index), target.row(index), token_ids[index], &mut out);
+        if step.is_err() && on_bad_row == OnBadRow::AnswerNan {
+            out.fill(T::NAN);
+            return Ok(Step { accept_prob: f64::NAN, mass: f64::NAN });
+        }
+        step.map_err(|error| error.in_row(index))
+    });
+    steps.into_iter().collect()
+}
+
+/// The accept probabilities alone: two entries of every row are read and checked, no more.
+///
+/// # Errors
+/// As [`accept_residual`], for the entries that are read; lowest row first.
+///
+/// # Examples
+/// ```
+/// use draftverify::{Rows, accept_probs};
+///
+/// let (draft, target) = ([0.8_f32, 0.2], [0.4_f32, 0.6]);
+/// let accepted = accept_probs(Rows::new(&draft, 2)?, Rows::new(&target, 2)?, &[0])?;
+/// assert_eq!(accepted, [0.5]);
+/// # Ok::<(), draftverify::Error>(())
+/// ```
+pub fn accept_probs<T: Scalar>(
+    draft: Rows<'_, T>,
+    target: Rows<'_, T>,
+    token_ids: &[i64],
+) -> Result<Vec<f64>, Error> {
+    expect_same_rows(draft, target, token_ids)?;
+    each_token(token_ids, |index, token| proposed(draft.row(index), token))?;
+    float_env::in_default(|| {
+        each_token(token_ids, |index, token| accept(draft.row(index), target.row(index), token))
+    })
+}
+
+/// Apply `check` to the token of every row; name the row in an error.
+fn each_token<R>(
+    token_ids: &[i64],
+    check: impl Fn(usize, i64) -> Result<R, Error>,
+) -> Result<Vec<R>, Error> {
+    let tokens = token_ids.iter().enumerate();
+    tokens.map(|(index, token)| check(index, *token).map_err(|e| e.in_row(index))).collect()
+}
+
+fn expect_same_rows<T: Scalar>(
+    draft: Rows<'_, T>,
+    target: Rows<'_, T>,
+    token_ids: &[i64],
+) -> Result<(), Error> {
+    expect_length("target_probs", target.vocabulary(), draft.vocabulary(), "draft_probs")?;
+    expect_length("target_probs", target.len(), draft.len(), "draft_probs")?;
+    expect_length("draft_token_ids", token_ids.len(), draft.len(), "draft_probs")
+}
+
+fn expect_length(
+    argument: &'static str,
+    found: usize,
+    expected: usize,
+    like: &'static str,
+) -> Result<(), Error> {
+    if found == expected { Ok(()) } else { Err(Error::Length { argument, found, expected, like }) }
+}
