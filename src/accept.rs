@@ -21,10 +21,11 @@ pub(crate) fn proposed<T: Scalar, S: Source<T>>(draft: S, token: i64) -> Result<
 }
 
 pub(crate) fn in_vocabulary(token: i64, vocabulary: usize) -> Result<usize, Error> {
-    usize::try_from(token)
-        .ok()
-        .filter(|index| *index < vocabulary)
-        .ok_or(Error::TokenRange { row: None, token, vocabulary })
+    usize::try_from(token).ok().filter(|index| *index < vocabulary).ok_or(Error::TokenRange {
+        row: None,
+        token,
+        vocabulary,
+    })
 }
 
 /// min(1, target / draft) in `f64`, for entries that are probabilities and a draft above 0.
@@ -36,7 +37,11 @@ pub(crate) fn ratio<T: Scalar>(draft: T, target: T) -> f64 {
 }
 
 /// The accept probability of a token alone, with just the two entries that it needs checked.
-pub(crate) fn accept<T: Scalar, S: Source<T>>(draft: S, target: S, token: i64) -> Result<f64, Error> {
+pub(crate) fn accept<T: Scalar, S: Source<T>>(
+    draft: S,
+    target: S,
+    token: i64,
+) -> Result<f64, Error> {
     let index = proposed(draft, token)?;
     let entries = (draft.entry(index), target.entry(index));
     for (argument, entry) in [(Argument::Draft, entries.0), (Argument::Target, entries.1)] {

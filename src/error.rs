@@ -170,7 +170,9 @@ impl fmt::Display for Error {
                 Value(*mass),
                 Place(*row)
             ),
-            Self::Internal(what) => write!(f, "internal error in draftverify: {what}; please report it"),
+            Self::Internal(what) => {
+                write!(f, "internal error in draftverify: {what}; please report it")
+            }
         }
     }
 }
@@ -184,7 +186,8 @@ impl std::error::Error for Error {}
 /// to use after an error.
 #[cfg_attr(not(feature = "python"), allow(dead_code, reason = "used by the Python glue"))]
 pub(crate) fn contain<R>(body: impl FnOnce() -> Result<R, Error>) -> Result<R, Error> {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(Error::Internal(text_of(&*panic))))
+    catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|panic| Err(Error::Internal(text_of(&*panic))))
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> String {
@@ -198,7 +201,8 @@ mod tests {
 
     #[test]
     fn messages_name_argument_expectation_finding_and_cure() {
-        let value = Error::Value { argument: Argument::Target, row: None, index: 3, value: f64::NAN };
+        let value =
+            Error::Value { argument: Argument::Target, row: None, index: 3, value: f64::NAN };
         assert_eq!(
             value.to_string(),
             "target_probs: expected finite probabilities >= 0, got nan at index 3; pass the output \
@@ -212,13 +216,22 @@ mod tests {
         assert!(text.starts_with("drafted_token: expected an id from 0 to 1 (the rows"), "{text}");
         assert!(text.contains("got -1;"), "{text}");
         let text = range.in_row(4).to_string();
-        assert!(text.starts_with("draft_token_ids: ") && text.contains("got -1 in row 4;"), "{text}");
+        assert!(
+            text.starts_with("draft_token_ids: ") && text.contains("got -1 in row 4;"),
+            "{text}"
+        );
 
         let impossible = Error::TokenImpossible { row: None, token: 5, vocabulary: 8 };
         let text = impossible.to_string();
-        assert!(text.contains("got 5 with draft_probs[5] == 0 (the rows have 8 entries)"), "{text}");
+        assert!(
+            text.contains("got 5 with draft_probs[5] == 0 (the rows have 8 entries)"),
+            "{text}"
+        );
         let text = impossible.in_row(2).to_string();
-        assert!(text.contains("draft_token_ids: ") && text.contains("got 5 in row 2 with"), "{text}");
+        assert!(
+            text.contains("draft_token_ids: ") && text.contains("got 5 in row 2 with"),
+            "{text}"
+        );
 
         let mass = Error::MassOverflow { row: None, mass: f64::INFINITY, limit: f64::MAX };
         let text = mass.in_row(1).to_string();

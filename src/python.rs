@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use half::{bf16, f16};
 use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NPY_TYPES, NpyTypes, PY_ARRAY_API, get_type_object};
-use numpy::{PyArray1, PyReadonlyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -112,9 +112,10 @@ impl<'a, 'py> Array<'a, 'py> {
             FLOAT32 => Dtype::Float32,
             FLOAT64 => Dtype::Float64,
             // SAFETY: `scalar` is the type of the dtype's scalars, alive as long as the dtype.
-            USER_DEFINED.. if is_bfloat16(type_num, || unsafe {
-                PyType::from_borrowed_type_ptr(py, scalar)
-            }) =>
+            USER_DEFINED..
+                if is_bfloat16(type_num, || unsafe {
+                    PyType::from_borrowed_type_ptr(py, scalar)
+                }) =>
             {
                 Dtype::Bfloat16
             }
@@ -189,9 +190,18 @@ fn fresh<'py>(py: Python<'py>, type_num: c_int, vocabulary: usize) -> PyResult<B
     unsafe {
         let dtype = PY_ARRAY_API.PyArray_DescrFromType(py, type_num);
         let ndarray = get_type_object(py, NpyTypes::PyArray_Type);
-        let (strides, data, like) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+        let (strides, data, like) =
+            (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
-            py, ndarray, dtype, 1, shape.as_mut_ptr(), strides, data, 0, like,
+            py,
+            ndarray,
+            dtype,
+            1,
+            shape.as_mut_ptr(),
+            strides,
+            data,
+            0,
+            like,
         );
         Bound::from_owned_ptr_or_err(py, array)
     }
@@ -383,13 +393,16 @@ fn accept_rows<'py>(
 
     let py = draft.py();
     let arrays = [draft, target, out].map(|array| Array::known(array, bfloat16));
-    let [Some(draft), Some(target), Some(out)] = arrays else { return Err(misuse()) };
+    let [Some(draft), Some(target), Some(out)] = arrays else {
+        return Err(misuse());
+    };
     if target.dtype != draft.dtype || out.dtype != draft.dtype {
         return Err(misuse());
     }
     let on_bad_row = if check { OnBadRow::Fail } else { OnBadRow::AnswerNan };
     let arrays = [draft, target, out];
-    let steps = by_dtype!(draft.dtype, typed(py, arrays, ids_of(token_ids)?.as_slice()?, on_bad_row))?;
+    let steps =
+        by_dtype!(draft.dtype, typed(py, arrays, ids_of(token_ids)?.as_slice()?, on_bad_row))?;
     let accept_prob = PyArray1::from_iter(py, steps.iter().map(|step| step.accept_prob));
     Ok([accept_prob, PyArray1::from_iter(py, steps.iter().map(|step| step.mass))])
 }
@@ -414,7 +427,9 @@ fn accept_entries<'py>(
 
     let py = draft.py();
     let arrays = [draft, target].map(|array| Array::known(array, bfloat16));
-    let [Some(draft), Some(target)] = arrays else { return Err(misuse()) };
+    let [Some(draft), Some(target)] = arrays else {
+        return Err(misuse());
+    };
     if target.dtype != draft.dtype {
         return Err(misuse());
     }

@@ -24,7 +24,12 @@ pub trait Scalar: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'stati
     /// The type in which differences and quotients are computed.
     type Wide: Wide;
     /// The bits of an entry, as an unsigned integer.
-    type Bits: Copy + Default + Eq + BitOr<Output = Self::Bits> + BitAnd<Output = Self::Bits>;
+    type Bits: Copy
+        + std::fmt::Debug
+        + Default
+        + Eq
+        + BitOr<Output = Self::Bits>
+        + BitAnd<Output = Self::Bits>;
 
     /// The name of the type in the array world, for example `"bfloat16"`.
     const NAME: &'static str;
@@ -258,7 +263,11 @@ mod tests {
                 assert_eq!(half.widen().to_bits(), half.to_f32().to_bits(), "float16 {bits:#06x}");
             }
             if brain.is_finite() {
-                assert_eq!(brain.widen().to_bits(), brain.to_f32().to_bits(), "bfloat16 {bits:#06x}");
+                assert_eq!(
+                    brain.widen().to_bits(),
+                    brain.to_f32().to_bits(),
+                    "bfloat16 {bits:#06x}"
+                );
             }
         }
     }
@@ -268,8 +277,16 @@ mod tests {
     #[test]
     fn narrowing_rounds_to_nearest_even() {
         fn check(wide: f32) {
-            assert_eq!(f16::narrow(wide).bits(), f16::from_f32(wide).to_bits(), "float16({wide:e})");
-            assert_eq!(bf16::narrow(wide).bits(), bf16::from_f32(wide).to_bits(), "bfloat16({wide:e})");
+            assert_eq!(
+                f16::narrow(wide).bits(),
+                f16::from_f32(wide).to_bits(),
+                "float16({wide:e})"
+            );
+            assert_eq!(
+                bf16::narrow(wide).bits(),
+                bf16::from_f32(wide).to_bits(),
+                "bfloat16({wide:e})"
+            );
         }
         let storable = (0..=f16::ONE.to_bits()).map(|b| f16::from_bits(b).to_f32());
         let brains = (0..=bf16::ONE.to_bits()).map(|b| bf16::from_bits(b).to_f32());

@@ -1,0 +1,60 @@
+//! Every kernel against its naive twin.
+
+use super::{LENGTHS, Noise, Sample, bits, for_each_type, naive_residual, paths};
+use crate::lanes::{Excess, ExcessPass};
+use crate::naive;
+use crate::residual::residual_of;
+use crate::rows::{Row, RowMut};
+
+for_each_type!(mass_is_the_naive_sum, residual_is_the_naive_one, suspects_are_seen_anywhere);
+
+fn mass_is_the_naive_sum<T: Sample>() {
+    let mut noise = Noise(1);
+    for len in LENGTHS {
+        let (draft, target) = (noise.row::<T>(len), noise.row::<T>(len));
+        let mass = naive::mass(&draft, &target);
+        for path in paths() {
+            let pass = ExcessPass { draft: &draft[..], target: &target[..], differences: None };
+            let found = path.run(pass);
+            assert_eq!(found, Excess { mass, suspect: false }, "{path:?}, {len} entries");
+        }
+    }
+}
+
+fn residual_is_the_naive_one<T: Sample>() {
+    let mut noise = Noise(2);
+    for len in LENGTHS {
+        let (draft, target) = (noise.row::<T>(len), noise.row::<T>(len));
+        let expected = bits(&naive_residual(&draft, &target));
+        for path in paths() {
+            let mut out = vec![T::NAN; len];
+            let (draft, target) = (Row::of(&draft), Row::of(&target));
+            let mass = residual_of(path, draft, target, &mut RowMut::of(&mut out));
+            assert!(mass.is_ok(), "{path:?}, {len} entries: {mass:?}");
+            assert_eq!(bits(&out), expected, "{path:?}, {len} entries");
+        }
+    }
+}
+
+/// A single bad entry, at any place of a row, on either side.
+fn suspects_are_seen_anywhere<T: Sample>() {
+    let mut noise = Noise(3);
+    for len in [1, 16, 17, 256, 300] {
+        for bad in [-0.25, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 2.5, -0.0] {
+            for index in 0..len {
+                for in_draft in [false, true] {
+                    let (mut draft, mut target) = (noise.row::<T>(len), noise.row::<T>(len));
+                    *(if in_draft { &mut draft[index] } else { &mut target[index] }) = T::of(bad);
+                    for path in paths() {
+                        let pass = ExcessPass {
+                            draft: &draft[..],
+                            target: &target[..],
+                            differences: None,
+                        };
+                        assert!(path.run(pass).suspect, "{path:?}: {bad} at {index} of {len}");
+                    }
+                }
+            }
+        }
+    }
+}
