@@ -36,81 +36,50 @@ pub(crate) fn excess<W: Wide>(draft: W, target: W) -> W {
     if difference > W::ZERO { difference } else { W::ZERO }
 }
 
-/// Sixteen lanes over one sub-block: their sums, and all bits that were seen.
-struct Lanes<T: Scalar> {
-    sums: [f64; LANES],
-    seen: [T::Bits; LANES],
-}
-
-impl<T: Scalar> Lanes<T> {
-    #[inline(always)]
-    fn new() -> Self {
-        Self { sums: [0.0; LANES], seen: [T::Bits::default(); LANES] }
-    }
-
-    /// Add the next entry to every lane; answer their excesses.
-    #[inline(always)]
-    fn add(&mut self, draft: &[T; LANES], target: &[T; LANES]) -> [T::Wide; LANES] {
-        let mut difference = [T::Wide::ZERO; LANES];
-        for lane in 0..LANES {
-            self.seen[lane] = self.seen[lane] | draft[lane].bits() | target[lane].bits();
-            difference[lane] = excess(draft[lane].widen(), target[lane].widen());
-            self.sums[lane] += difference[lane].to_f64();
-        }
-        difference
-    }
-
-    #[inline(always)]
-    fn fold(mut self) -> (f64, T::Bits) {
-        for width in [8, 4, 2, 1] {
-            for lane in 0..width {
-                self.sums[lane] += self.sums[lane + width];
-                self.seen[lane] = self.seen[lane] | self.seen[lane + width];
-            }
-        }
-        (self.sums[0], self.seen[0])
-    }
-}
-
-/// Sum one sub-block. With `differences`, also keep the excess of every entry there.
+/// The excess of every entry of a sub-block, and all bits that were seen.
 #[inline(always)]
-fn sub_block<T: Scalar>(
+fn differences<T: Scalar>(
     draft: &[T],
     target: &[T],
-    mut differences: Option<&mut [MaybeUninit<T>]>,
-) -> (f64, T::Bits) {
-    let mut lanes = Lanes::new();
-    let (draft, draft_tail) = draft.as_chunks::<LANES>();
-    let (target, target_tail) = target.as_chunks::<LANES>();
-    for (index, (draft, target)) in draft.iter().zip(target).enumerate() {
-        let difference = lanes.add(draft, target);
-        if let Some(kept) = &mut differences {
-            for (slot, value) in kept[index * LANES..][..LANES].iter_mut().zip(difference) {
-                slot.write(T::narrow(value));
-            }
-        }
+    differences: &mut [MaybeUninit<T::Wide>],
+) -> T::Bits {
+    let mut seen = T::Bits::default();
+    for ((slot, draft), target) in differences.iter_mut().zip(draft).zip(target) {
+        seen = seen | draft.bits() | target.bits();
+        slot.write(excess(draft.widen(), target.widen()));
     }
-    if !draft_tail.is_empty() {
-        let zero = T::narrow(T::Wide::ZERO);
-        let (mut padded_draft, mut padded_target) = ([zero; LANES], [zero; LANES]);
-        padded_draft[..draft_tail.len()].copy_from_slice(draft_tail);
-        padded_target[..target_tail.len()].copy_from_slice(target_tail);
-        let difference = lanes.add(&padded_draft, &padded_target);
-        if let Some(kept) = &mut differences {
-            for (slot, value) in kept[draft.len() * LANES..].iter_mut().zip(difference) {
-                slot.write(T::narrow(value));
-            }
-        }
-    }
-    lanes.fold()
+    seen
 }
 
-/// First pass: the mass of a row. With `differences`, also keep the excess of every entry there,
-/// which is for types with [`Scalar::WIDE_IS_STORAGE`] alone.
-pub(crate) struct ExcessPass<'a, T, S> {
+/// The sum of a sub-block: sixteen lanes side by side, then folded.
+#[inline(always)]
+fn sum<W: Wide>(entries: &[W]) -> f64 {
+    let mut lanes = [0.0; LANES];
+    let (groups, rest) = entries.as_chunks::<LANES>();
+    for group in groups {
+        for (lane, entry) in lanes.iter_mut().zip(group) {
+            *lane += entry.to_f64();
+        }
+    }
+    for (lane, entry) in lanes.iter_mut().zip(rest) {
+        *lane += entry.to_f64();
+    }
+    for width in [8, 4, 2, 1] {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+    }
+    lanes[0]
+}
+
+/// First pass: the mass of a row. With `kept`, the excess of every entry stays there.
+///
+/// Within a sub-block the differences are stored first and summed then, out of the first-level
+/// cache: two simple loops that need few registers are faster than one that does both.
+pub(crate) struct ExcessPass<'a, T: Scalar, S> {
     pub(crate) draft: S,
     pub(crate) target: S,
-    pub(crate) differences: Option<&'a mut [MaybeUninit<T>]>,
+    pub(crate) kept: Option<&'a mut [MaybeUninit<T::Wide>]>,
 }
 
 impl<T: Scalar, S: Source<T>> Kernel for ExcessPass<'_, T, S> {
@@ -120,33 +89,46 @@ impl<T: Scalar, S: Source<T>> Kernel for ExcessPass<'_, T, S> {
     fn run(mut self) -> Excess {
         let zero = T::narrow(T::Wide::ZERO);
         let (mut draft_buffer, mut target_buffer) = ([zero; SUB_BLOCK], [zero; SUB_BLOCK]);
+        let mut buffer = [MaybeUninit::uninit(); SUB_BLOCK];
         let (mut tree, mut seen) = (Tree::new(), T::Bits::default());
         for (start, width) in sub_blocks(self.draft.len()) {
-            let (sum, bits) = sub_block(
-                self.draft.load(start, width, &mut draft_buffer),
-                self.target.load(start, width, &mut target_buffer),
-                self.differences.as_deref_mut().map(|kept| &mut kept[start..start + width]),
-            );
-            tree.push(sum);
-            seen = seen | bits;
+            let slots = match &mut self.kept {
+                Some(kept) => &mut kept[start..start + width],
+                None => &mut buffer[..width],
+            };
+            let draft = self.draft.load(start, width, &mut draft_buffer);
+            let target = self.target.load(start, width, &mut target_buffer);
+            seen = seen | differences(draft, target, slots);
+            // SAFETY: `differences` has written all slots: draft and target are as many.
+            tree.push(sum(unsafe { written(slots) }));
         }
         Excess { mass: tree.total(), suspect: seen & T::SUSPECT != T::Bits::default() }
     }
 }
 
-/// Second pass where the first one kept the differences: divide them in place.
-pub(crate) struct DividePass<'a, T: Scalar> {
-    pub(crate) differences: &'a mut [T],
-    pub(crate) divisor: T::Wide,
+/// Slots that were all written, as the entries they hold.
+///
+/// # Safety
+/// Every slot has been written.
+#[inline(always)]
+pub(crate) unsafe fn written<W>(slots: &mut [MaybeUninit<W>]) -> &mut [W] {
+    // SAFETY: `MaybeUninit<W>` has the layout of `W`, and each holds one, as the caller says.
+    unsafe { &mut *(std::ptr::from_mut(slots) as *mut [W]) }
 }
 
-impl<T: Scalar> Kernel for DividePass<'_, T> {
+/// Second pass where the first one kept the differences: divide them in place.
+pub(crate) struct DividePass<'a, W> {
+    pub(crate) differences: &'a mut [W],
+    pub(crate) divisor: W,
+}
+
+impl<W: Wide> Kernel for DividePass<'_, W> {
     type Output = ();
 
     #[inline(always)]
     fn run(self) {
         for entry in self.differences {
-            *entry = T::narrow(entry.widen() / self.divisor);
+            *entry = *entry / self.divisor;
         }
     }
 }

@@ -42,6 +42,14 @@ use crate::step::{self, OnBadRow, Step, step_of};
 /// run meanwhile is worth giving up the GIL and getting it back.
 const DETACH_ENTRIES: usize = 16_384;
 
+// NumPy's numbers of the dtypes that are looked at.
+const FLOAT16: c_int = NPY_TYPES::NPY_HALF as c_int;
+const FLOAT32: c_int = NPY_TYPES::NPY_FLOAT as c_int;
+const FLOAT64: c_int = NPY_TYPES::NPY_DOUBLE as c_int;
+const INT16: c_int = NPY_TYPES::NPY_SHORT as c_int;
+const UINT16: c_int = NPY_TYPES::NPY_USHORT as c_int;
+const USER_DEFINED: c_int = NPY_TYPES::NPY_USERDEF as c_int;
+
 #[pymodule]
 mod _core {
     #[pymodule_export]
@@ -100,12 +108,6 @@ impl<'a, 'py> Array<'a, 'py> {
             let dtype = &(*(*object.as_array_ptr()).fields.descr).fields;
             (dtype.type_num, dtype.byteorder.cast_unsigned(), dtype.typeobj)
         };
-        const FLOAT16: c_int = NPY_TYPES::NPY_HALF as c_int;
-        const FLOAT32: c_int = NPY_TYPES::NPY_FLOAT as c_int;
-        const FLOAT64: c_int = NPY_TYPES::NPY_DOUBLE as c_int;
-        const INT16: c_int = NPY_TYPES::NPY_SHORT as c_int;
-        const UINT16: c_int = NPY_TYPES::NPY_USHORT as c_int;
-        const USER_DEFINED: c_int = NPY_TYPES::NPY_USERDEF as c_int;
         let dtype = match type_num {
             INT16 | UINT16 if bfloat16 => Dtype::Bfloat16,
             FLOAT16 => Dtype::Float16,

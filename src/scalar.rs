@@ -4,6 +4,7 @@
 //! always `f64`. Everything here is branch-free integer and float code on single values, so that
 //! the loops in `lanes` vectorise, whichever instructions the processor has.
 
+use std::mem::MaybeUninit;
 use std::ops::{BitAnd, BitOr, Div, Sub};
 
 use half::{bf16, f16};
@@ -38,10 +39,6 @@ pub trait Scalar: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'stati
     /// The sign bit and the top bit of the exponent. Both are 0 in every probability; where one of
     /// them is set, the entry is negative, -0.0, NaN, infinite, or at least 2.
     const SUSPECT: Self::Bits;
-    /// Whether the storage type is itself the arithmetic type, so that a difference can be kept in
-    /// the output between the two passes without losing bits.
-    const WIDE_IS_STORAGE: bool;
-
     /// Widen without rounding. Exact for every finite value.
     fn widen(self) -> Self::Wide;
     /// Round a value in `0.0..=1.0` to the storage type, to nearest, ties to even.
@@ -51,6 +48,10 @@ pub trait Scalar: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'stati
     /// The entry with its bytes in reverse order.
     #[must_use]
     fn swap_bytes(self) -> Self;
+    /// The same slots for the arithmetic type, where it is the storage type: then differences can
+    /// wait in the output for their division.
+    #[doc(hidden)]
+    fn as_wide(slots: &mut [MaybeUninit<Self>]) -> Option<&mut [MaybeUninit<Self::Wide>]>;
 
     /// Widen to `f64` without rounding.
     fn to_f64(self) -> f64 {
@@ -115,7 +116,6 @@ impl Scalar for f32 {
     const NAME: &'static str = "float32";
     const NAN: Self = f32::NAN;
     const SUSPECT: u32 = 0xC000_0000;
-    const WIDE_IS_STORAGE: bool = true;
 
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -132,6 +132,10 @@ impl Scalar for f32 {
         self.to_bits()
     }
 
+    fn as_wide(slots: &mut [MaybeUninit<Self>]) -> Option<&mut [MaybeUninit<Self>]> {
+        Some(slots)
+    }
+
     #[inline(always)]
     fn swap_bytes(self) -> Self {
         f32::from_bits(self.to_bits().swap_bytes())
@@ -145,7 +149,6 @@ impl Scalar for f64 {
     const NAME: &'static str = "float64";
     const NAN: Self = f64::NAN;
     const SUSPECT: u64 = 0xC000_0000_0000_0000;
-    const WIDE_IS_STORAGE: bool = true;
 
     #[inline(always)]
     fn widen(self) -> f64 {
@@ -162,6 +165,10 @@ impl Scalar for f64 {
         self.to_bits()
     }
 
+    fn as_wide(slots: &mut [MaybeUninit<Self>]) -> Option<&mut [MaybeUninit<Self>]> {
+        Some(slots)
+    }
+
     #[inline(always)]
     fn swap_bytes(self) -> Self {
         f64::from_bits(self.to_bits().swap_bytes())
@@ -175,7 +182,6 @@ impl Scalar for bf16 {
     const NAME: &'static str = "bfloat16";
     const NAN: Self = bf16::NAN;
     const SUSPECT: u16 = 0xC000;
-    const WIDE_IS_STORAGE: bool = false;
 
     #[inline(always)]
     fn widen(self) -> f32 {
@@ -195,6 +201,10 @@ impl Scalar for bf16 {
         self.to_bits()
     }
 
+    fn as_wide(_: &mut [MaybeUninit<Self>]) -> Option<&mut [MaybeUninit<f32>]> {
+        None
+    }
+
     #[inline(always)]
     fn swap_bytes(self) -> Self {
         bf16::from_bits(self.to_bits().swap_bytes())
@@ -208,7 +218,6 @@ impl Scalar for f16 {
     const NAME: &'static str = "float16";
     const NAN: Self = f16::NAN;
     const SUSPECT: u16 = 0xC000;
-    const WIDE_IS_STORAGE: bool = false;
 
     /// Move exponent and mantissa to their places in a float32 and multiply by the difference of
     /// the exponent biases, 2^(127 - 15). The product is exact, for subnormals too. Infinities and
@@ -237,6 +246,10 @@ impl Scalar for f16 {
     #[inline(always)]
     fn bits(self) -> u16 {
         self.to_bits()
+    }
+
+    fn as_wide(_: &mut [MaybeUninit<Self>]) -> Option<&mut [MaybeUninit<f32>]> {
+        None
     }
 
     #[inline(always)]

@@ -14,7 +14,7 @@ fn mass_is_the_naive_sum<T: Sample>() {
         let (draft, target) = (noise.row::<T>(len), noise.row::<T>(len));
         let mass = naive::mass(&draft, &target);
         for path in paths() {
-            let pass = ExcessPass { draft: &draft[..], target: &target[..], differences: None };
+            let pass = ExcessPass { draft: &draft[..], target: &target[..], kept: None };
             let found = path.run(pass);
             assert_eq!(found, Excess { mass, suspect: false }, "{path:?}, {len} entries");
         }
@@ -46,11 +46,8 @@ fn suspects_are_seen_anywhere<T: Sample>() {
                     let (mut draft, mut target) = (noise.row::<T>(len), noise.row::<T>(len));
                     *(if in_draft { &mut draft[index] } else { &mut target[index] }) = T::of(bad);
                     for path in paths() {
-                        let pass = ExcessPass {
-                            draft: &draft[..],
-                            target: &target[..],
-                            differences: None,
-                        };
+                        let pass =
+                            ExcessPass { draft: &draft[..], target: &target[..], kept: None };
                         assert!(path.run(pass).suspect, "{path:?}: {bad} at {index} of {len}");
                     }
                 }
