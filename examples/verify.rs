@@ -2,7 +2,9 @@
 //!
 //! `cargo run --example verify`
 
-use draftverify::{Error, speculative_decode_step};
+use std::io::{self, Write};
+
+use draftverify::speculative_decode_step;
 
 const WORDS: [&str; 4] = ["the", "cat", "sat", "down"];
 
@@ -15,28 +17,28 @@ const CHAIN: [(i64, [f32; 4], [f32; 4]); 3] = [
 /// One uniform for each drafted token: the crate makes no random numbers.
 const UNIFORMS: [f64; 3] = [0.25, 0.875, 0.5];
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut out = io::stdout().lock();
     let mut residual = [0.0_f32; 4];
-    let mut report = String::new();
     for ((token, draft, target), uniform) in CHAIN.into_iter().zip(UNIFORMS) {
         let step = speculative_decode_step(&draft, &target, token, &mut residual)?;
         let word = usize::try_from(token).ok().and_then(|token| WORDS.get(token)).unwrap_or(&"?");
         let kept = uniform < step.accept_prob;
-        report += &format!(
-            "{word:>5}  accept_prob {:.4}  uniform {uniform:.3}  {}  mass {:.4}\n",
+        writeln!(
+            out,
+            "{word:>5}  accept_prob {:.4}  uniform {uniform:.3}  {}  mass {:.4}",
             step.accept_prob,
             if kept { "kept    " } else { "rejected" },
             step.mass
-        );
+        )?;
         if !kept {
-            report += "       the replacement is drawn from the residual:";
+            write!(out, "       the replacement is drawn from the residual:")?;
             for (word, probability) in WORDS.iter().zip(residual) {
-                report += &format!(" {word} {probability:.3}");
+                write!(out, " {word} {probability:.3}")?;
             }
-            report += "\n";
+            writeln!(out)?;
             break;
         }
     }
-    std::io::Write::write_all(&mut std::io::stdout(), report.as_bytes()).expect("stdout is open");
     Ok(())
 }

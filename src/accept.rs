@@ -5,7 +5,7 @@
 //! (arXiv 2302.01318), theorem 1.
 
 use crate::error::{Argument, Error};
-use crate::rows::Source;
+use crate::row::Source;
 use crate::scalar::Scalar;
 
 /// The index of a token that the draft can have proposed.

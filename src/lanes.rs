@@ -11,7 +11,7 @@
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
-use crate::rows::{RowMut, Source};
+use crate::row::{RowMut, Source};
 use crate::scalar::{Scalar, Wide};
 use crate::tree::Tree;
 

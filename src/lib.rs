@@ -42,6 +42,7 @@ mod parallel;
 #[cfg(feature = "python")]
 mod python;
 mod residual;
+mod row;
 mod rows;
 mod scalar;
 mod step;

@@ -6,7 +6,7 @@
 use crate::accept::is_probability;
 use crate::error::{Argument, Error};
 use crate::lanes::{DividePass, Excess, ExcessPass, Path, RecomputePass, written};
-use crate::rows::{Row, RowMut, Source};
+use crate::row::{Row, RowMut, Source};
 use crate::scalar::{Scalar, Wide};
 
 /// Write the residual of a row to `out` and answer its mass.

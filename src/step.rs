@@ -6,7 +6,8 @@ use crate::float_env;
 use crate::lanes::Path;
 use crate::parallel;
 use crate::residual::residual_of;
-use crate::rows::{Row, RowMut, Rows, RowsMut, Source};
+use crate::row::{Row, RowMut, Source};
+use crate::rows::{Rows, RowsMut};
 use crate::scalar::Scalar;
 
 /// What a step says about one row.

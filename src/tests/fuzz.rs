@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::{Sample, bits, for_each_type, naive_residual, paths};
 use crate::accept::ratio;
 use crate::error::Argument::{Draft, Target};
-use crate::rows::{Row, RowMut};
+use crate::row::{Row, RowMut};
 use crate::scalar::Wide;
 use crate::step::step_of;
 use crate::{Error, naive};

@@ -4,7 +4,7 @@ use super::{LENGTHS, Noise, Sample, bits, for_each_type, naive_residual, paths};
 use crate::lanes::{Excess, ExcessPass};
 use crate::naive;
 use crate::residual::residual_of;
-use crate::rows::{Row, RowMut};
+use crate::row::{Row, RowMut};
 
 for_each_type!(mass_is_the_naive_sum, residual_is_the_naive_one, suspects_are_seen_anywhere);
 
