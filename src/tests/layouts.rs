@@ -126,13 +126,12 @@ fn output_layouts_do_not_matter<T: Sample>() {
                     let mut out = unsafe { out.row(0) };
                     let step = step_of(path, Row::of(&draft), Row::of(&target), 0, &mut out)
                         .expect("good rows");
-                    for (place, byte) in buffer.iter().enumerate() {
-                        let inside = (0..len).any(|index| {
-                            let first = spread.address(index, len, size_of::<T>());
-                            (first..first + size_of::<T>()).contains(&place)
-                        });
-                        assert!(inside || *byte == 0xFF, "{spread:?}: byte {place} was written");
+                    let mut rest = buffer.clone();
+                    for index in 0..len {
+                        let first = spread.address(index, len, size_of::<T>());
+                        rest[first..][..size_of::<T>()].fill(0xFF);
                     }
+                    assert!(rest.iter().all(|byte| *byte == 0xFF), "{spread:?}: only entries");
                     let entries: Vec<T> = (0..len)
                         .map(|index| {
                             let address = spread.address(index, len, size_of::<T>());
