@@ -11,6 +11,8 @@
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
+#[cfg(target_arch = "x86_64")]
+use crate::avx2::Avx2;
 use crate::row::{RowMut, Source};
 use crate::scalar::{Scalar, Wide};
 use crate::tree::Tree;
@@ -36,46 +38,7 @@ pub(crate) fn excess<W: Wide>(draft: W, target: W) -> W {
     if difference > W::ZERO { difference } else { W::ZERO }
 }
 
-/// The excess of every entry of a sub-block, and all bits that were seen.
-#[inline(always)]
-fn differences<T: Scalar>(
-    draft: &[T],
-    target: &[T],
-    differences: &mut [MaybeUninit<T::Wide>],
-) -> T::Bits {
-    let mut seen = T::Bits::default();
-    for ((slot, draft), target) in differences.iter_mut().zip(draft).zip(target) {
-        seen = seen | draft.bits() | target.bits();
-        slot.write(excess(draft.widen(), target.widen()));
-    }
-    seen
-}
-
-/// The sum of a sub-block: sixteen lanes side by side, then folded.
-#[inline(always)]
-fn sum<W: Wide>(entries: &[W]) -> f64 {
-    let mut lanes = [0.0; LANES];
-    let (groups, rest) = entries.as_chunks::<LANES>();
-    for group in groups {
-        for (lane, entry) in lanes.iter_mut().zip(group) {
-            *lane += entry.to_f64();
-        }
-    }
-    for (lane, entry) in lanes.iter_mut().zip(rest) {
-        *lane += entry.to_f64();
-    }
-    for width in [8, 4, 2, 1] {
-        for lane in 0..width {
-            lanes[lane] += lanes[lane + width];
-        }
-    }
-    lanes[0]
-}
-
 /// First pass: the mass of a row. With `kept`, the excess of every entry stays there.
-///
-/// Within a sub-block the differences are stored first and summed then, out of the first-level
-/// cache: two simple loops that need few registers are faster than one that does both.
 pub(crate) struct ExcessPass<'a, T: Scalar, S> {
     pub(crate) draft: S,
     pub(crate) target: S,
@@ -86,34 +49,20 @@ impl<T: Scalar, S: Source<T>> Kernel for ExcessPass<'_, T, S> {
     type Output = Excess;
 
     #[inline(always)]
-    fn run(mut self) -> Excess {
+    fn run<I: Instructions>(mut self) -> Excess {
         let zero = T::narrow(T::Wide::ZERO);
         let (mut draft_buffer, mut target_buffer) = ([zero; SUB_BLOCK], [zero; SUB_BLOCK]);
-        let mut buffer = [MaybeUninit::uninit(); SUB_BLOCK];
-        let (mut tree, mut seen) = (Tree::new(), T::Bits::default());
+        let (mut tree, mut suspect) = (Tree::new(), false);
         for (start, width) in sub_blocks(self.draft.len()) {
-            let slots = match &mut self.kept {
-                Some(kept) => &mut kept[start..start + width],
-                None => &mut buffer[..width],
-            };
             let draft = self.draft.load(start, width, &mut draft_buffer);
             let target = self.target.load(start, width, &mut target_buffer);
-            seen = seen | differences(draft, target, slots);
-            // SAFETY: `differences` has written all slots: draft and target are as many.
-            tree.push(sum(unsafe { written(slots) }));
+            let kept = self.kept.as_deref_mut().map(|kept| &mut kept[start..start + width]);
+            let (sum, found) = I::excess_sum(draft, target, kept);
+            tree.push(sum);
+            suspect |= found;
         }
-        Excess { mass: tree.total(), suspect: seen & T::SUSPECT != T::Bits::default() }
+        Excess { mass: tree.total(), suspect }
     }
-}
-
-/// Slots that were all written, as the entries they hold.
-///
-/// # Safety
-/// Every slot has been written.
-#[inline(always)]
-pub(crate) unsafe fn written<W>(slots: &mut [MaybeUninit<W>]) -> &mut [W] {
-    // SAFETY: `MaybeUninit<W>` has the layout of `W`, and each holds one, as the caller says.
-    unsafe { &mut *(std::ptr::from_mut(slots) as *mut [W]) }
 }
 
 /// Second pass where the first one kept the differences: divide them in place.
@@ -126,7 +75,7 @@ impl<W: Wide> Kernel for DividePass<'_, W> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<I: Instructions>(self) {
         for entry in self.differences {
             *entry = *entry / self.divisor;
         }
@@ -145,19 +94,33 @@ impl<T: Scalar, S: Source<T>> Kernel for RecomputePass<'_, '_, T, S> {
     type Output = ();
 
     #[inline(always)]
-    fn run(self) {
+    fn run<I: Instructions>(self) {
         let zero = T::narrow(T::Wide::ZERO);
         let (mut draft_buffer, mut target_buffer) = ([zero; SUB_BLOCK], [zero; SUB_BLOCK]);
-        let mut quotients = [zero; SUB_BLOCK];
         for (start, width) in sub_blocks(self.draft.len()) {
             let draft = self.draft.load(start, width, &mut draft_buffer);
             let target = self.target.load(start, width, &mut target_buffer);
-            for (quotient, (draft, target)) in quotients.iter_mut().zip(draft.iter().zip(target)) {
-                *quotient = T::narrow(excess(draft.widen(), target.widen()) / self.divisor);
+            if let Some(slots) = self.out.as_slice() {
+                I::quotients(draft, target, self.divisor, &mut slots[start..start + width]);
+            } else {
+                let mut buffer = [MaybeUninit::uninit(); SUB_BLOCK];
+                let slots = &mut buffer[..width];
+                I::quotients(draft, target, self.divisor, slots);
+                // SAFETY: `quotients` has written all slots: draft and target are as many.
+                self.out.store_all(start, unsafe { written(slots) });
             }
-            self.out.store_all(start, &quotients[..width]);
         }
     }
+}
+
+/// Slots that were all written, as the entries they hold.
+///
+/// # Safety
+/// Every slot has been written.
+#[inline(always)]
+pub(crate) unsafe fn written<W>(slots: &mut [MaybeUninit<W>]) -> &mut [W] {
+    // SAFETY: `MaybeUninit<W>` has the layout of `W`, and each holds one, as the caller says.
+    unsafe { &mut *(std::ptr::from_mut(slots) as *mut [W]) }
 }
 
 /// Start and width of every sub-block of a row.
@@ -166,15 +129,86 @@ fn sub_blocks(len: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(SUB_BLOCK).map(move |start| (start, SUB_BLOCK.min(len - start)))
 }
 
-/// A loop that is compiled once for every set of instructions. `run` must be `#[inline(always)]`,
-/// as all that it calls in a loop: only what is inlined uses the wider registers.
-pub(crate) trait Kernel {
-    type Output;
-    fn run(self) -> Self::Output;
+/// What is done with one sub-block, in the terms of some processor.
+///
+/// Draft, target and slots have the same length, at most that of a sub-block.
+pub(crate) trait Instructions {
+    /// The sum of the excesses, and whether some entry may be no probability. With `kept`, every
+    /// excess is written there.
+    fn excess_sum<T: Scalar>(
+        draft: &[T],
+        target: &[T],
+        kept: Option<&mut [MaybeUninit<T::Wide>]>,
+    ) -> (f64, bool);
+
+    /// Write every excess divided by `divisor` and rounded.
+    fn quotients<T: Scalar>(
+        draft: &[T],
+        target: &[T],
+        divisor: T::Wide,
+        slots: &mut [MaybeUninit<T>],
+    );
 }
 
-/// The instructions that a kernel is run with. All give the same bits: the code is the same, only
-/// registers are wider, and no fused multiply-add is ever formed from it.
+/// Plain loops, for any processor.
+pub(crate) struct Portable;
+
+impl Instructions for Portable {
+    /// The differences are stored first and summed then, out of the first-level cache: two simple
+    /// loops that need few registers are faster than one that does both.
+    #[inline(always)]
+    fn excess_sum<T: Scalar>(
+        draft: &[T],
+        target: &[T],
+        kept: Option<&mut [MaybeUninit<T::Wide>]>,
+    ) -> (f64, bool) {
+        let mut buffer = [MaybeUninit::uninit(); SUB_BLOCK];
+        let slots = kept.unwrap_or(&mut buffer[..draft.len()]);
+        let mut seen = T::Bits::default();
+        for ((slot, draft), target) in slots.iter_mut().zip(draft).zip(target) {
+            seen = seen | draft.bits() | target.bits();
+            slot.write(excess(draft.widen(), target.widen()));
+        }
+        // SAFETY: the loop has written all slots: draft and target are as many.
+        let (groups, rest) = unsafe { written(slots) }.as_chunks::<LANES>();
+        let mut lanes = [0.0; LANES];
+        for group in groups {
+            for (lane, entry) in lanes.iter_mut().zip(group) {
+                *lane += entry.to_f64();
+            }
+        }
+        for (lane, entry) in lanes.iter_mut().zip(rest) {
+            *lane += entry.to_f64();
+        }
+        for width in [8, 4, 2, 1] {
+            for lane in 0..width {
+                lanes[lane] += lanes[lane + width];
+            }
+        }
+        (lanes[0], seen & T::SUSPECT != T::Bits::default())
+    }
+
+    #[inline(always)]
+    fn quotients<T: Scalar>(
+        draft: &[T],
+        target: &[T],
+        divisor: T::Wide,
+        slots: &mut [MaybeUninit<T>],
+    ) {
+        for ((slot, draft), target) in slots.iter_mut().zip(draft).zip(target) {
+            slot.write(T::narrow(excess(draft.widen(), target.widen()) / divisor));
+        }
+    }
+}
+
+/// A pass over a row in the terms of [`Instructions`]. `run` must be `#[inline(always)]`, as all
+/// that it calls in a loop: only what is inlined uses the wider registers.
+pub(crate) trait Kernel {
+    type Output;
+    fn run<I: Instructions>(self) -> Self::Output;
+}
+
+/// The instructions that a kernel is run with. All give the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     /// What every processor of the architecture has: SSE2 on x86-64, NEON on aarch64.
@@ -192,6 +226,7 @@ impl Path {
             #[cfg(target_arch = "x86_64")]
             if std::env::var_os("DRAFTVERIFY_PATH").is_none_or(|path| path != "portable")
                 && is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("f16c")
             {
                 return Self::Avx2;
             }
@@ -201,15 +236,15 @@ impl Path {
 
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx2")]
+        #[target_feature(enable = "avx2,f16c")]
         fn with_avx2<K: Kernel>(kernel: K) -> K::Output {
-            kernel.run()
+            kernel.run::<Avx2>()
         }
 
         match self {
-            Self::Portable => kernel.run(),
-            // SAFETY: without AVX2 the call would be an illegal instruction. `Path::Avx2` is made
-            // in `best` alone, and in tests, after the processor was asked for it.
+            Self::Portable => kernel.run::<Portable>(),
+            // SAFETY: without these features the call would be an illegal instruction.
+            // `Path::Avx2` is made in `best` alone, after the processor was asked for both.
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => unsafe { with_avx2(kernel) },
         }

@@ -33,6 +33,8 @@
 //! Rows are `f32`, `f64`, [`half::f16`] or [`half::bf16`]: see [`Scalar`].
 
 mod accept;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
 mod error;
 mod float_env;
 mod lanes;

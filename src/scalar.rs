@@ -9,21 +9,43 @@ use std::ops::{BitAnd, BitOr, Div, Sub};
 
 use half::{bf16, f16};
 
-mod sealed {
-    pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for f64 {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
+#[cfg(target_arch = "x86_64")]
+use crate::avx2::Entries as Registers;
+
+/// Elsewhere registers are the compiler's business.
+#[cfg(not(target_arch = "x86_64"))]
+pub trait Registers {}
+#[cfg(not(target_arch = "x86_64"))]
+impl<T> Registers for T {}
+
+/// Seals [`Scalar`] and says what a storage type is widened to.
+#[doc(hidden)]
+pub trait Storage: Copy {
+    /// The type in which differences and quotients are computed.
+    type Wide: Wide;
+}
+
+impl Storage for f32 {
+    type Wide = f32;
+}
+
+impl Storage for f64 {
+    type Wide = f64;
+}
+
+impl Storage for f16 {
+    type Wide = f32;
+}
+
+impl Storage for bf16 {
+    type Wide = f32;
 }
 
 /// A storage type of probabilities: [`f32`], [`f64`], [`half::f16`] or [`half::bf16`].
 ///
 /// The trait is sealed: the order of sums and the roundings that the crate promises hold for these
 /// four types.
-pub trait Scalar: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'static {
-    /// The type in which differences and quotients are computed.
-    type Wide: Wide;
+pub trait Scalar: Storage + Registers + Send + Sync + std::fmt::Debug + 'static {
     /// The bits of an entry, as an unsigned integer.
     type Bits: Copy
         + std::fmt::Debug
@@ -61,7 +83,7 @@ pub trait Scalar: sealed::Sealed + Copy + Send + Sync + std::fmt::Debug + 'stati
 
 /// The arithmetic type of a row: `f32` or `f64`.
 pub trait Wide:
-    sealed::Sealed + Copy + Send + Sync + PartialOrd + Sub<Output = Self> + Div<Output = Self>
+    Storage<Wide = Self> + Copy + Send + Sync + PartialOrd + Sub<Output = Self> + Div<Output = Self>
 {
     /// Positive zero.
     const ZERO: Self;
@@ -110,7 +132,6 @@ impl Wide for f64 {
 }
 
 impl Scalar for f32 {
-    type Wide = f32;
     type Bits = u32;
 
     const NAME: &'static str = "float32";
@@ -143,7 +164,6 @@ impl Scalar for f32 {
 }
 
 impl Scalar for f64 {
-    type Wide = f64;
     type Bits = u64;
 
     const NAME: &'static str = "float64";
@@ -176,7 +196,6 @@ impl Scalar for f64 {
 }
 
 impl Scalar for bf16 {
-    type Wide = f32;
     type Bits = u16;
 
     const NAME: &'static str = "bfloat16";
@@ -212,7 +231,6 @@ impl Scalar for bf16 {
 }
 
 impl Scalar for f16 {
-    type Wide = f32;
     type Bits = u16;
 
     const NAME: &'static str = "float16";
