@@ -39,7 +39,7 @@ mod control {
     pub(super) type Word = u32;
     /// Flush to zero, denormals are zero, rounding mode: the bits of MXCSR that change results,
     /// all 0 in the default environment.
-    pub(super) const MASK: Word = 1 << 15 | 1 << 6 | 3 << 13;
+    pub(super) const MASK: Word = 0xE040;
 
     #[inline(always)]
     pub(super) fn read() -> Word {
@@ -65,7 +65,7 @@ mod control {
     pub(super) type Word = u64;
     /// Flush to zero (also for float16), rounding mode, alternate subnormal handling: the bits of
     /// FPCR that change results, all 0 in the default environment.
-    pub(super) const MASK: Word = 1 << 24 | 1 << 19 | 3 << 22 | 0b11;
+    pub(super) const MASK: Word = 0x01C8_0003;
 
     #[inline(always)]
     pub(super) fn read() -> Word {
@@ -101,33 +101,42 @@ mod tests {
 
     use super::*;
 
+    /// Flush subnormals to zero; round towards zero.
     #[cfg(target_arch = "x86_64")]
-    const FLUSH: control::Word = 1 << 15 | 1 << 6;
+    const SWITCHES: [control::Word; 3] = [0x8000, 0x0040, 0x6000];
     #[cfg(target_arch = "aarch64")]
-    const FLUSH: control::Word = 1 << 24;
+    const SWITCHES: [control::Word; 2] = [1 << 24, 3 << 22];
 
-    fn halve(value: f64) -> f64 {
-        black_box(value) * black_box(0.5)
+    /// Sums that a switch of the environment changes: a subnormal result, a subnormal operand, a
+    /// rounding upwards.
+    fn probe() -> [u64; 3] {
+        let half = black_box(f64::MIN_POSITIVE) * black_box(0.5);
+        let twice = black_box(f64::from_bits(1)) + black_box(f64::from_bits(1));
+        let tenth = black_box(1.0) / black_box(10.0_f64);
+        [half, twice, tenth].map(f64::to_bits)
     }
 
-    /// On a thread of its own: the switch must not leak into other tests.
+    /// Each on a thread of its own: a switch must not leak into other tests.
     #[test]
-    fn subnormals_survive_a_flushing_caller() {
-        std::thread::spawn(|| {
-            let before = control::read();
-            control::write(before | FLUSH);
-            let flushed = halve(f64::MIN_POSITIVE);
-            let kept = in_default(|| halve(f64::MIN_POSITIVE));
-            let panicked = std::panic::catch_unwind(|| in_default(|| panic!("on purpose")));
-            let after = control::read();
-            let flushed_again = halve(f64::MIN_POSITIVE);
-            control::write(before);
-            assert_eq!((flushed.to_bits(), flushed_again.to_bits()), (0, 0), "the switch works");
-            assert_eq!(kept.to_bits(), 1 << 51, "half of the smallest normal number");
-            assert!(panicked.is_err(), "the panic went on");
-            assert_eq!(after & control::MASK, before & control::MASK | FLUSH, "put back");
-        })
-        .join()
-        .expect("no assertion failed");
+    fn arithmetic_runs_in_the_default_environment() {
+        let expected = probe();
+        for switch in SWITCHES {
+            let test = move || {
+                let before = control::read();
+                control::write(before | switch);
+                let switched = probe();
+                let kept = in_default(probe);
+                let panicked = std::panic::catch_unwind(|| in_default(|| panic!("on purpose")));
+                let after = control::read();
+                let switched_again = probe();
+                control::write(before);
+                assert_ne!(switched, expected, "{switch:#x} changes results");
+                assert_eq!(switched_again, switched, "{switch:#x} was put back");
+                assert_eq!(kept, expected, "{switch:#x} is off inside");
+                assert!(panicked.is_err(), "the panic went on");
+                assert_eq!(after & control::MASK, switch, "{switch:#x} was put back");
+            };
+            std::thread::spawn(test).join().expect("no assertion failed");
+        }
     }
 }

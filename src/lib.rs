@@ -43,6 +43,8 @@ mod naive;
 mod parallel;
 #[cfg(feature = "python")]
 mod python;
+#[cfg(target_arch = "x86_64")]
+mod registers;
 mod residual;
 mod row;
 mod rows;

@@ -6,6 +6,7 @@ mod fuzz;
 mod kernels;
 mod layouts;
 mod rows;
+mod scalar;
 
 use half::{bf16, f16};
 
