@@ -33,6 +33,11 @@ class AcceptResidual(NamedTuple, Generic[_ArrayT]):
 
 def step(draft_probs: object, target_probs: object, drafted_token: object) -> dict[str, Any]:
     """Answer or refuse a `speculative_decode_step` that the compiled function handed on."""
+    plain = _arrays.plain_torch(draft_probs, target_probs)
+    if plain is not None:
+        answer = _core.speculative_decode_step(*plain, drafted_token)  # type: ignore[arg-type]
+        residual = answer["residual"]
+        return {**answer, "residual": _arrays.TORCH.wrap(residual, residual.dtype.name)}
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(V,)", 1)
     token = _tokens.as_index("drafted_token", drafted_token)
