@@ -56,6 +56,7 @@ mod tree;
 
 pub use error::{Argument, Error};
 pub use half;
+pub use parallel::{num_threads, set_num_threads};
 pub use rows::{Rows, RowsMut};
 pub use scalar::{Scalar, Wide};
 pub use step::{OnBadRow, Step, accept_probs, accept_residual, speculative_decode_step};

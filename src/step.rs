@@ -10,6 +10,10 @@ use crate::row::{Row, RowMut, Source};
 use crate::rows::{Rows, RowsMut};
 use crate::scalar::Scalar;
 
+/// Rows are handed to threads in groups of about this many entries: some microseconds of work, so
+/// that handing out does not count. A call with no more than that is answered by the caller alone.
+const GROUP_ENTRIES: usize = 16_384;
+
 /// What a step says about one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
@@ -126,8 +130,8 @@ pub fn accept_residual<T: Scalar>(
         each_token(token_ids, |index, token| proposed(draft.row(index), token))?;
     }
     let path = Path::best();
-    let steps = parallel::map_rows(draft.len(), draft.vocabulary(), |index| {
-        // SAFETY: `map_rows` calls this once for every row, so no row is written twice.
+    let answer = |index| {
+        // SAFETY: every row is asked for once.
         let mut out = unsafe { residual.row(index) };
         let step = step_of(path, draft.row(index), target.row(index), token_ids[index], &mut out);
         if step.is_err() && on_bad_row == OnBadRow::AnswerNan {
@@ -135,8 +139,17 @@ pub fn accept_residual<T: Scalar>(
             return Ok(Step { accept_prob: f64::NAN, mass: f64::NAN });
         }
         step.map_err(|error| error.in_row(index))
+    };
+    let (rows, group) = (draft.len(), GROUP_ENTRIES.div_ceil(draft.vocabulary()));
+    if rows <= group {
+        return (0..rows).map(answer).collect();
+    }
+    let groups = parallel::map(rows.div_ceil(group), |index| {
+        let rows = index * group..rows.min((index + 1) * group);
+        rows.map(answer).collect::<Result<Vec<_>, _>>()
     });
-    steps.into_iter().collect()
+    // The first group with an error has the lowest row, and its first error is that row's.
+    Ok(groups.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 /// The accept probabilities alone: two entries of every row are read and checked, no more.
