@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
 use crate::avx2::Avx2;
+use crate::float_env;
 use crate::row::{RowMut, Source};
 use crate::scalar::{Scalar, Wide};
 use crate::tree::Tree;
@@ -241,12 +242,13 @@ impl Path {
             kernel.run::<Avx2>()
         }
 
-        match self {
+        // Here, because every thread that works on a row has an environment of its own.
+        float_env::in_default(|| match self {
             Self::Portable => kernel.run::<Portable>(),
             // SAFETY: without these features the call would be an illegal instruction.
             // `Path::Avx2` is made in `best` alone, after the processor was asked for both.
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => unsafe { with_avx2(kernel) },
-        }
+        })
     }
 }

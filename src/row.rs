@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 use crate::scalar::Scalar;
 
@@ -31,6 +32,12 @@ pub(crate) struct RowMut<'a, T> {
     pub(crate) swapped: bool,
     pub(crate) entries: PhantomData<&'a mut [T]>,
 }
+
+// SAFETY: like `Rows` and `RowsMut`, whose comments say why: `Row` only reads, and a shared `RowMut`
+// writes only through the unsafe `part`.
+unsafe impl<T: Scalar> Sync for Row<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Scalar> Sync for RowMut<'_, T> {}
 
 /// Whether entries of this layout form a plain Rust slice.
 fn is_slice<T>(first: *const T, len: usize, stride: isize, swapped: bool) -> bool {
@@ -64,6 +71,8 @@ impl<'a, T: Scalar> Row<'a, T> {
 pub(crate) trait Source<T: Scalar>: Copy {
     fn len(&self) -> usize;
     fn entry(&self, index: usize) -> T;
+    /// The entries of a range, as a row of its own.
+    fn part(&self, range: Range<usize>) -> Self;
     /// The entries `start..start + len`, in place where possible, else copied to `buffer`.
     fn load<'b>(&'b self, start: usize, len: usize, buffer: &'b mut [T]) -> &'b [T];
 }
@@ -77,6 +86,11 @@ impl<T: Scalar> Source<T> for &[T] {
     #[inline(always)]
     fn entry(&self, index: usize) -> T {
         self[index]
+    }
+
+    #[inline(always)]
+    fn part(&self, range: Range<usize>) -> Self {
+        &self[range]
     }
 
     #[inline(always)]
@@ -98,6 +112,14 @@ impl<T: Scalar> Source<T> for Row<'_, T> {
         // misaligned, hence `read_unaligned`.
         let raw = unsafe { self.first.byte_offset(offset(index, self.stride)).read_unaligned() };
         if self.swapped { raw.swap_bytes() } else { raw }
+    }
+
+    #[inline(always)]
+    fn part(&self, range: Range<usize>) -> Self {
+        assert!(range.start < range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        // SAFETY: the address of an entry of the row, whose entries are in one allocation.
+        let first = unsafe { self.first.byte_offset(offset(range.start, self.stride)) };
+        Self { first, len: range.len(), ..*self }
     }
 
     #[inline(always)]
@@ -130,6 +152,18 @@ impl<T: Scalar> RowMut<'_, T> {
         // borrowed. `MaybeUninit` because a fresh array holds nothing yet. The kernels only ever
         // write initialised entries through it.
         Some(unsafe { std::slice::from_raw_parts_mut(self.first.cast(), self.len) })
+    }
+
+    /// The entries of a range, as a row of its own.
+    ///
+    /// # Safety
+    /// While the result lives, no other result for an entry of the range does, nor is it written
+    /// through `self`.
+    pub(crate) unsafe fn part(&self, range: Range<usize>) -> RowMut<'_, T> {
+        assert!(range.start < range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        // SAFETY: the address of an entry of the row, whose entries are in one allocation.
+        let first = unsafe { self.first.byte_offset(offset(range.start, self.stride)) };
+        RowMut { first, len: range.len(), ..*self }
     }
 
     /// Write `entries` at `start` and behind.

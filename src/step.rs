@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::float_env;
 use crate::lanes::Path;
 use crate::parallel;
-use crate::residual::residual_of;
+use crate::residual::{Workers, residual_of};
 use crate::row::{Row, RowMut, Source};
 use crate::rows::{Rows, RowsMut};
 use crate::scalar::Scalar;
@@ -65,12 +65,14 @@ pub fn speculative_decode_step<T: Scalar>(
     }
     expect_length("target_probs", target.len(), draft.len(), "draft_probs")?;
     expect_length("residual", residual.len(), draft.len(), "draft_probs")?;
-    step_of(Path::best(), Row::of(draft), Row::of(target), token, &mut RowMut::of(residual))
+    let (draft, target) = (Row::of(draft), Row::of(target));
+    step_of(Path::best(), Workers::Several, draft, target, token, &mut RowMut::of(residual))
 }
 
 /// The step of one row, wherever its entries lie. The lengths agree and are not 0.
 pub(crate) fn step_of<T: Scalar>(
     path: Path,
+    workers: Workers,
     draft: Row<'_, T>,
     target: Row<'_, T>,
     token: i64,
@@ -78,7 +80,7 @@ pub(crate) fn step_of<T: Scalar>(
 ) -> Result<Step, Error> {
     let index = proposed(draft, token)?;
     float_env::in_default(|| {
-        let mass = residual_of(path, draft, target, out)?;
+        let mass = residual_of(path, workers, draft, target, out)?;
         Ok(Step { accept_prob: ratio(draft.entry(index), target.entry(index)), mass })
     })
 }
@@ -130,10 +132,12 @@ pub fn accept_residual<T: Scalar>(
         each_token(token_ids, |index, token| proposed(draft.row(index), token))?;
     }
     let path = Path::best();
+    let workers = if draft.len() == 1 { Workers::Several } else { Workers::Caller };
     let answer = |index| {
         // SAFETY: every row is asked for once.
         let mut out = unsafe { residual.row(index) };
-        let step = step_of(path, draft.row(index), target.row(index), token_ids[index], &mut out);
+        let (draft, target) = (draft.row(index), target.row(index));
+        let step = step_of(path, workers, draft, target, token_ids[index], &mut out);
         if step.is_err() && on_bad_row == OnBadRow::AnswerNan {
             out.fill(T::NAN);
             return Ok(Step { accept_prob: f64::NAN, mass: f64::NAN });

@@ -1,15 +1,24 @@
 """The verification arithmetic of speculative decoding: exact, deterministic, fast."""
 
 from draftverify._api import AcceptResidual, accept_probs, accept_residual
-from draftverify._core import __version__, speculative_decode_step
+from draftverify._core import (
+    __version__,
+    get_num_threads,
+    set_num_threads,
+    speculative_decode_step,
+)
 
 __all__ = [
     "AcceptResidual",
     "__version__",
     "accept_probs",
     "accept_residual",
+    "get_num_threads",
+    "set_num_threads",
     "speculative_decode_step",
 ]
 
-# The function is compiled; this is where users find it, and where pickle looks it up.
-speculative_decode_step.__module__ = "draftverify"
+# These are compiled; this is where users find them, and where pickle looks them up.
+for _function in (get_num_threads, set_num_threads, speculative_decode_step):
+    _function.__module__ = "draftverify"
+del _function

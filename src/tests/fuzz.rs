@@ -8,6 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::{Sample, bits, for_each_type, naive_residual, paths};
 use crate::accept::ratio;
 use crate::error::Argument::{Draft, Target};
+use crate::residual::Workers;
 use crate::row::{Row, RowMut};
 use crate::scalar::Wide;
 use crate::step::step_of;
@@ -83,7 +84,14 @@ fn any_input_is_answered_right_or_refused<T: Sample>() {
         for path in paths() {
             let mut out = vec![T::NAN; draft.len()];
             let (draft_row, target_row) = (Row::of(&draft), Row::of(&target));
-            let found = step_of(path, draft_row, target_row, token, &mut RowMut::of(&mut out));
+            let found = step_of(
+                path,
+                Workers::Caller,
+                draft_row,
+                target_row,
+                token,
+                &mut RowMut::of(&mut out),
+            );
             let found = found.map(|step| (step.accept_prob.to_bits(), step.mass.to_bits()));
             // By their text, since NaN differs from itself.
             prop_assert_eq!(format!("{:?}", &found), format!("{:?}", &expected));
@@ -114,7 +122,13 @@ fn identities_hold<T: Sample>() {
         let mass = {
             let mut out = RowMut::of(&mut out);
             let rows = (Row::of(&draft), Row::of(&target));
-            crate::residual::residual_of(crate::lanes::Path::best(), rows.0, rows.1, &mut out)
+            crate::residual::residual_of(
+                crate::lanes::Path::best(),
+                Workers::Caller,
+                rows.0,
+                rows.1,
+                &mut out,
+            )
         };
         let mass = mass.expect("probabilities");
         let (mut sum, mut allowed) = (0.0, 0.0);

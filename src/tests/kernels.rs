@@ -1,12 +1,17 @@
 //! Every kernel against its naive twin.
 
 use super::{LENGTHS, Noise, Sample, bits, for_each_type, naive_residual, paths};
-use crate::lanes::{Excess, ExcessPass};
+use crate::lanes::{Excess, ExcessPass, Path};
 use crate::naive;
-use crate::residual::residual_of;
+use crate::residual::{Workers, residual_of};
 use crate::row::{Row, RowMut};
 
-for_each_type!(mass_is_the_naive_sum, residual_is_the_naive_one, suspects_are_seen_anywhere);
+for_each_type!(
+    mass_is_the_naive_sum,
+    residual_is_the_naive_one,
+    suspects_are_seen_anywhere,
+    a_shared_row_is_the_same
+);
 
 fn mass_is_the_naive_sum<T: Sample>() {
     let mut noise = Noise(1);
@@ -29,7 +34,7 @@ fn residual_is_the_naive_one<T: Sample>() {
         for path in paths() {
             let mut out = vec![T::NAN; len];
             let (draft, target) = (Row::of(&draft), Row::of(&target));
-            let mass = residual_of(path, draft, target, &mut RowMut::of(&mut out));
+            let mass = residual_of(path, Workers::Caller, draft, target, &mut RowMut::of(&mut out));
             assert!(mass.is_ok(), "{path:?}, {len} entries: {mass:?}");
             assert_eq!(bits(&out), expected, "{path:?}, {len} entries");
         }
@@ -53,5 +58,25 @@ fn suspects_are_seen_anywhere<T: Sample>() {
                 }
             }
         }
+    }
+}
+
+/// Rows that are cut into chunks for several threads: whole chunks, a rest, one entry more.
+fn a_shared_row_is_the_same<T: Sample>() {
+    let mut noise = Noise(4);
+    for len in [1 << 18, (1 << 18) + 1, 300_000] {
+        let (draft, mut target) = (noise.row::<T>(len), noise.row::<T>(len));
+        let run = |target: &[T], workers| {
+            let mut out = vec![T::NAN; len];
+            let (draft, target) = (Row::of(&draft), Row::of(target));
+            let mass = residual_of(Path::best(), workers, draft, target, &mut RowMut::of(&mut out));
+            (mass, out)
+        };
+        let (shared, alone) = (run(&target, Workers::Several), run(&target, Workers::Caller));
+        assert_eq!(shared.0, Ok(naive::mass(&draft, &target)), "{len} entries");
+        assert_eq!(shared.0, alone.0, "{len} entries");
+        assert_eq!(bits(&shared.1), bits(&alone.1), "{len} entries");
+        target[len - 1] = T::NAN;
+        assert!(run(&target, Workers::Several).0.is_err(), "{len} entries: the last is NaN");
     }
 }

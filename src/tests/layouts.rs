@@ -1,6 +1,7 @@
 //! Rows that are no plain slices: the same bits as the slice of the same entries.
 
 use super::{LENGTHS, Noise, Sample, bits, for_each_type, paths};
+use crate::residual::Workers;
 use crate::row::{Row, RowMut};
 use crate::rows::{Layout, Rows, RowsMut};
 use crate::scalar::Scalar;
@@ -72,7 +73,8 @@ fn step_bits<T: Scalar>(
 ) -> Vec<(u64, u64, Vec<T::Bits>)> {
     let answers = paths().into_iter().map(|path| {
         let mut out = vec![T::NAN; len];
-        let step = step_of(path, draft, target, 0, &mut RowMut::of(&mut out)).expect("good rows");
+        let step = step_of(path, Workers::Caller, draft, target, 0, &mut RowMut::of(&mut out))
+            .expect("good rows");
         (step.accept_prob.to_bits(), step.mass.to_bits(), bits(&out))
     });
     answers.collect()
@@ -124,8 +126,15 @@ fn output_layouts_do_not_matter<T: Sample>() {
                     };
                     // SAFETY: the only row, asked for once.
                     let mut out = unsafe { out.row(0) };
-                    let step = step_of(path, Row::of(&draft), Row::of(&target), 0, &mut out)
-                        .expect("good rows");
+                    let step = step_of(
+                        path,
+                        Workers::Caller,
+                        Row::of(&draft),
+                        Row::of(&target),
+                        0,
+                        &mut out,
+                    )
+                    .expect("good rows");
                     let mut rest = buffer.clone();
                     for index in 0..len {
                         let first = spread.address(index, len, size_of::<T>());
