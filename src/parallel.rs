@@ -12,6 +12,9 @@ use std::{env, hint, mem, process, thread};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+/// No machine of today gains from more, and a mistyped number must not start a million threads.
+pub(crate) const MAX_THREADS: usize = 1024;
+
 /// The number of threads, 0 as long as nobody asked.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
@@ -28,6 +31,7 @@ pub fn num_threads() -> usize {
     let asked = env::var("RAYON_NUM_THREADS").ok().and_then(|number| number.parse().ok());
     let found = asked.filter(|number| *number > 0);
     let found = found.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    let found = found.min(MAX_THREADS);
     // Whoever asked for a number meanwhile has it.
     match THREADS.compare_exchange(0, found, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => found,
@@ -35,10 +39,10 @@ pub fn num_threads() -> usize {
     }
 }
 
-/// Spread large work over `threads` threads from now on, the calling one included; 0 counts as 1.
-/// Results do not depend on it.
+/// Spread large work over `threads` threads from now on, the calling one included; 0 counts
+/// as 1, and more than 1024 as 1024. Results do not depend on it.
 pub fn set_num_threads(threads: usize) {
-    THREADS.store(threads.max(1), Ordering::Relaxed);
+    THREADS.store(threads.clamp(1, MAX_THREADS), Ordering::Relaxed);
 }
 
 /// Answer `body(item)` for all items, in order, each computed once, on any thread.
@@ -201,6 +205,8 @@ mod tests {
         let alone = map(100, |_| thread::current().id());
         set_num_threads(0);
         assert_eq!(num_threads(), 1, "0 counts as 1");
+        set_num_threads(usize::MAX);
+        assert_eq!(num_threads(), MAX_THREADS, "a million is a mistake");
         set_num_threads(before);
         assert_eq!(threads.into_iter().collect::<HashSet<_>>().len(), 2, "two threads");
         assert_eq!(alone.into_iter().collect::<HashSet<_>>().len(), 1, "the caller alone");

@@ -21,6 +21,7 @@
 //! call.
 
 mod array;
+mod threads;
 
 use half::{bf16, f16};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
@@ -28,12 +29,11 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyDict, PyInt};
+use pyo3::types::{PyDict, PyInt};
 
 use self::array::{Array, Dtype, fresh};
 use crate::error::{Error, contain};
 use crate::lanes::Path;
-use crate::parallel;
 use crate::residual::Workers;
 use crate::scalar::Scalar;
 use crate::step::{self, OnBadRow, Step, step_of};
@@ -48,7 +48,10 @@ mod _core {
     use super::{accept_entries, accept_rows, accept_vectors};
 
     #[pymodule_export]
-    use super::{get_num_threads, set_num_threads, speculative_decode_step};
+    use super::speculative_decode_step;
+
+    #[pymodule_export]
+    use super::threads::{get_num_threads, set_num_threads};
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]
@@ -303,64 +306,4 @@ fn accept_entries<'py>(
     let arrays = [draft, target];
     let accepted = by_dtype!(draft.dtype, typed(py, arrays, ids_of(token_ids)?.as_slice()?))?;
     Ok(PyArray1::from_vec(py, accepted))
-}
-
-/// Spread large work over this many threads from now on.
-///
-/// For all calls of the process, from any thread. Results have the same bits for every number.
-///
-/// Parameters
-/// ----------
-/// threads : int
-///     At least 1; the calling thread is one of them. 1 starts no thread at all.
-///
-/// Raises
-/// ------
-/// TypeError
-///     Not an integer.
-/// ValueError
-///     Less than 1.
-///
-/// Examples
-/// --------
-/// >>> before = get_num_threads()
-/// >>> set_num_threads(2)
-/// >>> get_num_threads()
-/// 2
-/// >>> set_num_threads(before)
-#[pyfunction]
-#[expect(clippy::doc_markdown, reason = "the text is Python's docstring, in reStructuredText")]
-fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
-    let number = threads.extract::<usize>().ok().filter(|number| *number > 0);
-    let number = number.filter(|_| !threads.is_instance_of::<PyBool>());
-    let Some(number) = number else {
-        let message =
-            format!("threads: expected an integer of at least 1, got {}", threads.repr()?);
-        let is_integer = threads.is_instance_of::<PyInt>() && !threads.is_instance_of::<PyBool>();
-        return Err(if is_integer {
-            PyValueError::new_err(message)
-        } else {
-            PyTypeError::new_err(message)
-        });
-    };
-    parallel::set_num_threads(number);
-    Ok(())
-}
-
-/// Answer the number of threads that large work is spread over.
-///
-/// Returns
-/// -------
-/// int
-///     What `set_num_threads` was given; at first ``RAYON_NUM_THREADS`` from the environment, else
-///     the number of processors that the process may use.
-///
-/// Examples
-/// --------
-/// >>> get_num_threads() >= 1
-/// True
-#[pyfunction]
-#[expect(clippy::doc_markdown, reason = "the text is Python's docstring, in reStructuredText")]
-fn get_num_threads() -> usize {
-    parallel::num_threads()
 }
