@@ -34,22 +34,13 @@ use crate::parallel::{self, MAX_THREADS};
 pub(super) fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
     let is_integer = threads.is_instance_of::<PyInt>() && !threads.is_instance_of::<PyBool>();
     let number = threads.extract::<usize>().ok();
-    match number.filter(|number| is_integer && (1..=MAX_THREADS).contains(number)) {
-        Some(number) => {
-            parallel::set_num_threads(number);
-            Ok(())
-        }
-        None => {
-            let found = threads.repr()?;
-            let message =
-                format!("threads: expected an integer from 1 to {MAX_THREADS}, got {found}");
-            Err(if is_integer {
-                PyValueError::new_err(message)
-            } else {
-                PyTypeError::new_err(message)
-            })
-        }
+    if let Some(number) = number.filter(|number| is_integer && (1..=MAX_THREADS).contains(number)) {
+        parallel::set_num_threads(number);
+        return Ok(());
     }
+    let found = threads.repr()?;
+    let message = format!("threads: expected an integer from 1 to {MAX_THREADS}, got {found}");
+    Err(if is_integer { PyValueError::new_err(message) } else { PyTypeError::new_err(message) })
 }
 
 /// Answer the number of threads that large work is spread over.
