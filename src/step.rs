@@ -78,8 +78,8 @@ pub(crate) fn step_of<T: Scalar>(
     token: i64,
     out: &mut RowMut<'_, T>,
 ) -> Result<Step, Error> {
-    let index = proposed(draft, token)?;
     float_env::in_default(|| {
+        let index = proposed(draft, token)?;
         let mass = residual_of(path, workers, draft, target, out)?;
         Ok(Step { accept_prob: ratio(draft.entry(index), target.entry(index)), mass })
     })
@@ -129,7 +129,9 @@ pub fn accept_residual<T: Scalar>(
     expect_length("residual", residual.len(), draft.len(), "draft_probs")?;
     each_token(token_ids, |_, token| in_vocabulary(token, draft.vocabulary()))?;
     if on_bad_row == OnBadRow::Fail {
-        each_token(token_ids, |index, token| proposed(draft.row(index), token))?;
+        float_env::in_default(|| {
+            each_token(token_ids, |index, token| proposed(draft.row(index), token))
+        })?;
     }
     let path = Path::best();
     let workers = if draft.len() == 1 { Workers::Several } else { Workers::Caller };
@@ -176,8 +178,8 @@ pub fn accept_probs<T: Scalar>(
     token_ids: &[i64],
 ) -> Result<Vec<f64>, Error> {
     expect_same_rows(draft, target, token_ids)?;
-    each_token(token_ids, |index, token| proposed(draft.row(index), token))?;
     float_env::in_default(|| {
+        each_token(token_ids, |index, token| proposed(draft.row(index), token))?;
         each_token(token_ids, |index, token| accept(draft.row(index), target.row(index), token))
     })
 }
