@@ -7,6 +7,7 @@ use crate::residual::{Workers, residual_of};
 use crate::row::{Row, RowMut};
 
 for_each_type!(
+    no_zero_is_negative,
     mass_is_the_naive_sum,
     residual_is_the_naive_one,
     suspects_are_seen_anywhere,
@@ -78,5 +79,20 @@ fn a_shared_row_is_the_same<T: Sample>() {
         assert_eq!(bits(&shared.1), bits(&alone.1), "{len} entries");
         target[len - 1] = T::NAN;
         assert!(run(&target, Workers::Several).0.is_err(), "{len} entries: the last is NaN");
+    }
+}
+
+/// Zeros of either sign, in a whole group of lanes and in a rest, kept and recomputed.
+fn no_zero_is_negative<T: Sample>() {
+    let (zero, minus) = (T::of(0.0), T::of(-0.0));
+    let (draft, target) =
+        ([zero, minus, zero, minus, T::of(1.0)], [minus, minus, zero, zero, minus]);
+    let (draft, target) = (draft.repeat(5), target.repeat(5));
+    for path in paths() {
+        let mut out = vec![T::NAN; draft.len()];
+        let (draft, target) = (Row::of(&draft), Row::of(&target));
+        let mass = residual_of(path, Workers::Caller, draft, target, &mut RowMut::of(&mut out));
+        assert_eq!(mass.map(f64::to_bits), Ok(0), "{path:?}");
+        assert_eq!(bits(&out), bits(&vec![zero; out.len()]), "{path:?}");
     }
 }
