@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftverify import _arrays, _core, _tokens
+from draftverify import _arrays, _core, _kinds, _tokens
 
 _ArrayT = TypeVar("_ArrayT")
-_Rows = list[list[float]]
+_ScalarT = TypeVar("_ScalarT", bound=np.generic)
+_RowsT = TypeVar("_RowsT")
+_VectorT = TypeVar("_VectorT")
+_Lists = Sequence[Sequence[float]]
+_Float64s = NDArray[np.float64]
 
 
-class AcceptResidual(NamedTuple, Generic[_ArrayT]):
+class AcceptResidual(NamedTuple, Generic[_RowsT, _VectorT]):
     """What `accept_residual` answers, in the library of the rows.
 
     Attributes
@@ -23,21 +28,23 @@ class AcceptResidual(NamedTuple, Generic[_ArrayT]):
     residual : array, shape (N, V), dtype of the rows
         The law that the replacement of a rejected token is drawn from.
     mass : array, shape (N,), float64
-        The sum of ``max(target_probs - draft_probs, 0)`` of each row: one minus the acceptance rate.
+        The sum of ``max(target_probs - draft_probs, 0)`` of a row: one minus the acceptance rate.
     """
 
-    accept_prob: _ArrayT
-    residual: _ArrayT
-    mass: _ArrayT
+    accept_prob: _VectorT
+    residual: _RowsT
+    mass: _VectorT
 
 
 def step(draft_probs: object, target_probs: object, drafted_token: object) -> dict[str, Any]:
     """Answer or refuse a `speculative_decode_step` that the compiled function handed on."""
     plain = _arrays.plain_torch(draft_probs, target_probs)
     if plain is not None:
-        answer = _core.speculative_decode_step(*plain, drafted_token)  # type: ignore[arg-type]
+        draft, target = plain
+        # What is no integer is refused there.
+        answer = _core.speculative_decode_step(draft, target, cast("SupportsIndex", drafted_token))
         residual = answer["residual"]
-        return {**answer, "residual": _arrays.TORCH.wrap(residual, residual.dtype.name)}
+        return {**answer, "residual": _kinds.TORCH.wrap(residual, residual.dtype.name)}
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(V,)", 1)
     token = _tokens.as_index("drafted_token", drafted_token)
@@ -48,13 +55,22 @@ def step(draft_probs: object, target_probs: object, drafted_token: object) -> di
 
 @overload
 def accept_residual(
-    draft_probs: _Rows,
-    target_probs: _Rows,
+    draft_probs: _Lists,
+    target_probs: _Lists,
     draft_token_ids: object,
     *,
-    out: NDArray[np.float64] | None = None,
+    out: _Float64s | None = None,
     check: bool = True,
-) -> AcceptResidual[NDArray[np.float64]]: ...
+) -> AcceptResidual[_Float64s, _Float64s]: ...
+@overload
+def accept_residual(
+    draft_probs: NDArray[_ScalarT],
+    target_probs: NDArray[_ScalarT],
+    draft_token_ids: object,
+    *,
+    out: NDArray[_ScalarT] | None = None,
+    check: bool = True,
+) -> AcceptResidual[NDArray[_ScalarT], _Float64s]: ...
 @overload
 def accept_residual(
     draft_probs: _ArrayT,
@@ -63,7 +79,7 @@ def accept_residual(
     *,
     out: _ArrayT | None = None,
     check: bool = True,
-) -> AcceptResidual[_ArrayT]: ...
+) -> AcceptResidual[_ArrayT, _ArrayT]: ...
 def accept_residual(
     draft_probs: object,
     target_probs: object,
@@ -71,7 +87,7 @@ def accept_residual(
     *,
     out: object = None,
     check: bool = True,
-) -> AcceptResidual[Any]:
+) -> AcceptResidual[Any, Any]:
     """Verify one drafted token per row, rows in parallel.
 
     Row ``i`` has the bits that `speculative_decode_step` gives for it alone.
@@ -142,8 +158,12 @@ def accept_residual(
 
 @overload
 def accept_probs(
-    draft_probs: _Rows, target_probs: _Rows, draft_token_ids: object
-) -> NDArray[np.float64]: ...
+    draft_probs: _Lists, target_probs: _Lists, draft_token_ids: object
+) -> _Float64s: ...
+@overload
+def accept_probs(
+    draft_probs: NDArray[Any], target_probs: NDArray[Any], draft_token_ids: object
+) -> _Float64s: ...
 @overload
 def accept_probs(
     draft_probs: _ArrayT, target_probs: _ArrayT, draft_token_ids: object

@@ -15,8 +15,9 @@ class _Step(TypedDict, Generic[_ArrayT]):
 
 __version__: str
 
+# A list is an array of its own kind to the second signature; the first one is tried first.
 @overload
-def speculative_decode_step(
+def speculative_decode_step(  # type: ignore[overload-overlap]
     draft_probs: Sequence[float], target_probs: Sequence[float], drafted_token: SupportsIndex
 ) -> _Step[NDArray[np.float64]]: ...
 @overload

@@ -1,0 +1,132 @@
+"""What the documents say is true: README, docstrings, and what continuous integration runs of them.
+
+The Python blocks of the README run from top to bottom in one namespace, as a reader would paste
+them. Docstring examples are compared to the letter.
+"""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import draftverify
+from kinds import need
+
+ROOT = Path(__file__).parents[1]
+FUNCTIONS = [
+    value for name in draftverify.__all__ if inspect.isroutine(value := vars(draftverify)[name])
+]
+# Headings of numpydoc, in its order.
+HEADINGS = ["Parameters", "Returns", "Raises", "Notes", "Examples"]
+every_function = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__name__)
+
+
+def document(name: str) -> str:
+    """Read a document of the repository; tests of an installed package may lack it."""
+    path = ROOT / name
+    if not path.exists():
+        reason = f"{name} is not beside the tests"
+        if os.environ.get("DRAFTVERIFY_REQUIRE_ALL") == "1":
+            pytest.fail(f"{reason}, and DRAFTVERIFY_REQUIRE_ALL=1 lets no test be skipped")
+        pytest.skip(reason)
+    return path.read_text(encoding="utf-8")
+
+
+def blocks(text: str, *languages: str) -> list[tuple[int, str]]:
+    """Find the code blocks of a Markdown text, each with the number of its first line."""
+    found = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [
+        (text.count("\n", 0, block.start(2)) + 1, block[2])
+        for block in found
+        if block[1] in languages
+    ]
+
+
+def test_the_python_blocks_of_the_readme_run_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readme = document("README.md")
+    for module in ("torch", "jax"):
+        if f"import {module}" in readme:
+            need(module)
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "readme"}
+    found = blocks(readme, "python", "py")
+    assert found, "the README shows no Python"
+    for line, block in found:
+        # Blank lines before it make a traceback name the line of the README.
+        program = compile("\n" * (line - 1) + block, str(ROOT / "README.md"), "exec")
+        exec(program, namespace)  # noqa: S102 - our own
+
+
+def test_the_readme_begins_with_the_two_commands_that_are_run_in_ci() -> None:
+    readme, script = document("README.md"), document(".ci/run")
+    commands = dict(re.findall(r'^(readme_\w+)="(.*)"$', script, re.MULTILINE))
+    assert set(commands) == {"readme_demo", "readme_test"}
+    for name in commands:
+        assert re.search(rf'^.*bash -c "\${name}"$', script, re.MULTILINE), f"${name} is not run"
+    shell = [block.strip() for _, block in blocks(readme, "sh", "bash", "shell", "console")]
+    assert shell[:2] == [commands["readme_demo"], commands["readme_test"]]
+
+
+@pytest.mark.parametrize("name", ["README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_files_that_documents_link_to_exist(name: str) -> None:
+    for target in re.findall(r"\]\((?!\w+://|#)([^)#\s]+)", document(name)):
+        assert (ROOT / target).exists(), target
+
+
+def docstring(function: object) -> str:
+    return inspect.getdoc(function) or ""
+
+
+def sections(text: str) -> dict[str, str]:
+    """Split a numpydoc text at its headings."""
+    parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_the_public_functions_are_documented_here() -> None:
+    names = {function.__name__ for function in FUNCTIONS}
+    assert names == {"speculative_decode_step", "accept_residual", "accept_probs"}
+
+
+@every_function
+def test_docstrings_have_the_sections_of_numpydoc(function: Any) -> None:
+    text = docstring(function)
+    summary, blank, *_ = text.split("\n")
+    assert re.fullmatch(r"[A-Z].*\.", summary), summary
+    assert blank == ""
+    found = sections(text)
+    assert list(found) == [heading for heading in HEADINGS if heading in found]
+    assert {"Parameters", "Returns", "Raises", "Examples"} <= set(found)
+
+    named = re.findall(r"^(\w.*?) : \S", found["Parameters"], re.MULTILINE)
+    parameters = [name for names in named for name in names.split(", ")]
+    assert parameters == list(inspect.signature(function).parameters)
+    for error in ("TypeError", "ValueError"):
+        assert re.search(rf"^.*\b{error}\b", found["Raises"], re.MULTILINE), error
+
+
+@every_function
+def test_docstring_examples_give_what_they_show(function: Any) -> None:
+    text = docstring(function)
+    assert "doctest:" not in text, "no directive may make the comparison lenient"
+    names = dict(vars(draftverify))
+    example = doctest.DocTestParser().get_doctest(text, names, function.__name__, None, 0)
+    assert example.examples
+    printed: list[str] = []
+    runner = doctest.DocTestRunner(verbose=False, optionflags=0)
+    runner.run(example, out=printed.append)
+    assert runner.failures == 0, "".join(printed)
+
+
+def test_the_answer_of_accept_residual_documents_its_fields() -> None:
+    attributes = sections(docstring(draftverify.AcceptResidual))["Attributes"]
+    named = re.findall(r"^(\w+) : \S", attributes, re.MULTILINE)
+    assert tuple(named) == draftverify.AcceptResidual._fields
