@@ -35,6 +35,8 @@
 mod accept;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[doc(hidden)]
+pub mod bench;
 mod error;
 mod float_env;
 mod lanes;

@@ -115,9 +115,7 @@ def output(out: object, rows: Pair) -> NDArray[Any]:
     return view
 
 
-def plain_torch(
-    draft_probs: object, target_probs: object
-) -> tuple[NDArray[Any], NDArray[Any]] | None:
+def plain_torch(draft_probs: Any, target_probs: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """See two ordinary Torch CPU tensors as NumPy arrays, in a third of the time that `pair` takes.
 
     None for anything else: Torch itself refuses to show a tensor that is on another device, sparse,
