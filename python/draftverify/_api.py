@@ -43,8 +43,8 @@ def step(draft_probs: object, target_probs: object, drafted_token: object) -> di
         draft, target = plain
         # What is no integer is refused there.
         answer = _core.speculative_decode_step(draft, target, cast("SupportsIndex", drafted_token))
-        residual = answer["residual"]
-        return {**answer, "residual": _kinds.TORCH.wrap(residual, residual.dtype.name)}
+        residual = _kinds.TORCH.wrap(answer["residual"], _kinds.NUMPY.dtype(answer["residual"]))
+        return {"accept_prob": answer["accept_prob"], "residual": residual}
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(V,)", 1)
     token = _tokens.as_index("drafted_token", drafted_token)

@@ -8,6 +8,7 @@ checks that are common to all are in `_arrays`.
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Protocol
 
@@ -44,6 +45,12 @@ class Kind(Protocol):
         """Whether the array may be written to."""
 
 
+@lru_cache(maxsize=64)
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """Name a NumPy dtype; NumPy takes as long to put the name together as a small step takes."""
+    return str(dtype.name)
+
+
 class _NumPy:
     name = "NumPy"
 
@@ -56,7 +63,7 @@ class _NumPy:
         return None
 
     def dtype(self, array: Any) -> str:
-        return str(array.dtype.name)
+        return _dtype_name(array.dtype)
 
     def device(self, array: Any) -> str:  # noqa: ARG002 - as the protocol has it
         return "cpu"
@@ -150,8 +157,9 @@ class _Torch:
         return not (array.requires_grad or array.is_neg())
 
 
+NUMPY = _NumPy()
 TORCH = _Torch()
-_KINDS: tuple[Kind, ...] = (_NumPy(), _List(), TORCH)
+_KINDS: tuple[Kind, ...] = (NUMPY, _List(), TORCH)
 
 
 def kind_of(name: str, array: object) -> Kind:
