@@ -1,4 +1,4 @@
-//! The kernels of a sub-block for processors with AVX2 and F16C.
+//! The kernels of a sub-block for processors with AVX2, FMA and F16C.
 //!
 //! What `lanes::Portable` says in plain loops, with registers: sixteen entries at a time are
 //! widened, subtracted, kept if wanted, and added to four registers of four lanes. The same
@@ -12,7 +12,7 @@ use std::arch::x86_64::{
 use std::mem::MaybeUninit;
 
 use crate::lanes::{Instructions, LANES};
-use crate::registers::Group;
+use crate::registers::{Group, GroupOf, Vector};
 use crate::scalar::{Scalar, Wide};
 
 /// The lanes folded 8-4-2-1.
@@ -35,11 +35,27 @@ fn padded<T: Copy>(rest: &[T], zero: T) -> [T; LANES] {
     group
 }
 
+/// Entries as slots to be written again.
+#[inline(always)]
+fn slots_of<W: Copy>(entries: &mut [W; LANES]) -> &mut [MaybeUninit<W>; LANES] {
+    // SAFETY: `MaybeUninit<W>` has the layout of `W`, and what is written through the result, in
+    // this file, is initialised.
+    unsafe { &mut *std::ptr::from_mut(entries).cast() }
+}
+
 /// Made only where the processor has the features: see `Path`.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2;
 
 impl Instructions for Avx2 {
+    type Divisor<W: Wide> = <<W as Vector>::Group as Group>::Divisor;
+
+    #[inline(always)]
+    fn divisor<W: Wide>(mass: W, entries: usize) -> Self::Divisor<W> {
+        // SAFETY: the processor has AVX2, FMA and F16C: `Path::run` has seen to it.
+        unsafe { W::Group::divisor(mass, entries) }
+    }
+
     #[inline(always)]
     fn excess_sum<T: Scalar>(
         draft: &[T],
@@ -48,7 +64,7 @@ impl Instructions for Avx2 {
     ) -> (f64, bool) {
         let (drafts, draft_rest) = draft.as_chunks::<LANES>();
         let (targets, target_rest) = target.as_chunks::<LANES>();
-        // SAFETY: the processor has AVX2 and F16C: `Path::run` has seen to it.
+        // SAFETY: the processor has AVX2, FMA and F16C: `Path::run` has seen to it.
         unsafe {
             let mut lanes = [_mm256_setzero_pd(); 4];
             let mut seen = _mm256_setzero_si256();
@@ -56,7 +72,7 @@ impl Instructions for Avx2 {
                 let ((draft, draft_bits), (target, target_bits)) =
                     (T::load(draft), T::load(target));
                 seen = _mm256_or_si256(seen, _mm256_or_si256(draft_bits, target_bits));
-                let excess = T::Group::excess(draft, target);
+                let excess = GroupOf::<T>::excess(draft, target);
                 if let Some(kept) = &mut kept {
                     excess.write(&mut kept.as_chunks_mut().0[index]);
                 }
@@ -67,7 +83,7 @@ impl Instructions for Avx2 {
                 let (draft, draft_bits) = T::load(&padded(draft_rest, zero));
                 let (target, target_bits) = T::load(&padded(target_rest, zero));
                 seen = _mm256_or_si256(seen, _mm256_or_si256(draft_bits, target_bits));
-                let excess = T::Group::excess(draft, target);
+                let excess = GroupOf::<T>::excess(draft, target);
                 if let Some(kept) = &mut kept {
                     let mut group = [MaybeUninit::uninit(); LANES];
                     excess.write(&mut group);
@@ -81,19 +97,35 @@ impl Instructions for Avx2 {
     }
 
     #[inline(always)]
+    fn divide<W: Wide>(differences: &mut [W], divisor: &Self::Divisor<W>) {
+        let (groups, rest) = differences.as_chunks_mut::<LANES>();
+        // SAFETY: the processor has AVX2, FMA and F16C: `Path::run` has seen to it.
+        unsafe {
+            for group in groups {
+                W::Group::read(group).divided_by(divisor).write(slots_of(group));
+            }
+            if !rest.is_empty() {
+                let mut group = padded(rest, W::ZERO);
+                W::Group::read(&group).divided_by(divisor).write(slots_of(&mut group));
+                rest.copy_from_slice(&group[..rest.len()]);
+            }
+        }
+    }
+
+    #[inline(always)]
     fn quotients<T: Scalar>(
         draft: &[T],
         target: &[T],
-        divisor: T::Wide,
+        divisor: &Self::Divisor<T::Wide>,
         out: &mut [MaybeUninit<T>],
     ) {
         let (drafts, draft_rest) = draft.as_chunks::<LANES>();
         let (targets, target_rest) = target.as_chunks::<LANES>();
         let (slots, slots_rest) = out.as_chunks_mut::<LANES>();
-        // SAFETY: the processor has AVX2 and F16C: `Path::run` has seen to it.
+        // SAFETY: the processor has AVX2, FMA and F16C: `Path::run` has seen to it.
         unsafe {
             for ((draft, target), slots) in drafts.iter().zip(targets).zip(slots) {
-                let excess = T::Group::excess(T::load(draft).0, T::load(target).0);
+                let excess = GroupOf::<T>::excess(T::load(draft).0, T::load(target).0);
                 T::store(excess.divided_by(divisor), slots);
             }
             if !draft_rest.is_empty() {
@@ -101,7 +133,7 @@ impl Instructions for Avx2 {
                 let draft = T::load(&padded(draft_rest, zero)).0;
                 let target = T::load(&padded(target_rest, zero)).0;
                 let mut group = [MaybeUninit::uninit(); LANES];
-                T::store(T::Group::excess(draft, target).divided_by(divisor), &mut group);
+                T::store(GroupOf::<T>::excess(draft, target).divided_by(divisor), &mut group);
                 slots_rest.copy_from_slice(&group[..slots_rest.len()]);
             }
         }

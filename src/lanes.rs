@@ -69,7 +69,7 @@ impl<T: Scalar, S: Source<T>> Kernel for ExcessPass<'_, T, S> {
 /// Second pass where the first one kept the differences: divide them in place.
 pub(crate) struct DividePass<'a, W> {
     pub(crate) differences: &'a mut [W],
-    pub(crate) divisor: W,
+    pub(crate) mass: W,
 }
 
 impl<W: Wide> Kernel for DividePass<'_, W> {
@@ -77,8 +77,9 @@ impl<W: Wide> Kernel for DividePass<'_, W> {
 
     #[inline(always)]
     fn run<I: Instructions>(self) {
-        for entry in self.differences {
-            *entry = *entry / self.divisor;
+        let divisor = I::divisor(self.mass, self.differences.len());
+        for entries in self.differences.chunks_mut(SUB_BLOCK) {
+            I::divide(entries, &divisor);
         }
     }
 }
@@ -87,7 +88,7 @@ impl<W: Wide> Kernel for DividePass<'_, W> {
 pub(crate) struct RecomputePass<'a, 'b, T: Scalar, S> {
     pub(crate) draft: S,
     pub(crate) target: S,
-    pub(crate) divisor: T::Wide,
+    pub(crate) mass: T::Wide,
     pub(crate) out: &'a mut RowMut<'b, T>,
 }
 
@@ -98,15 +99,16 @@ impl<T: Scalar, S: Source<T>> Kernel for RecomputePass<'_, '_, T, S> {
     fn run<I: Instructions>(self) {
         let zero = T::narrow(T::Wide::ZERO);
         let (mut draft_buffer, mut target_buffer) = ([zero; SUB_BLOCK], [zero; SUB_BLOCK]);
+        let divisor = I::divisor(self.mass, self.draft.len());
         for (start, width) in sub_blocks(self.draft.len()) {
             let draft = self.draft.load(start, width, &mut draft_buffer);
             let target = self.target.load(start, width, &mut target_buffer);
             if let Some(slots) = self.out.as_slice() {
-                I::quotients(draft, target, self.divisor, &mut slots[start..start + width]);
+                I::quotients(draft, target, &divisor, &mut slots[start..start + width]);
             } else {
                 let mut buffer = [MaybeUninit::uninit(); SUB_BLOCK];
                 let slots = &mut buffer[..width];
-                I::quotients(draft, target, self.divisor, slots);
+                I::quotients(draft, target, &divisor, slots);
                 // SAFETY: `quotients` has written all slots: draft and target are as many.
                 self.out.store_all(start, unsafe { written(slots) });
             }
@@ -134,6 +136,15 @@ fn sub_blocks(len: usize) -> impl Iterator<Item = (usize, usize)> {
 ///
 /// Draft, target and slots have the same length, at most that of a sub-block.
 pub(crate) trait Instructions {
+    /// A number prepared to be divided by.
+    type Divisor<W: Wide>: Copy;
+
+    /// Prepare to divide so many entries, none above `mass`, by it.
+    fn divisor<W: Wide>(mass: W, entries: usize) -> Self::Divisor<W>;
+
+    /// Divide the entries, rounded as IEEE divisions are.
+    fn divide<W: Wide>(entries: &mut [W], divisor: &Self::Divisor<W>);
+
     /// The sum of the excesses, and whether some entry may be no probability. With `kept`, every
     /// excess is written there.
     fn excess_sum<T: Scalar>(
@@ -146,7 +157,7 @@ pub(crate) trait Instructions {
     fn quotients<T: Scalar>(
         draft: &[T],
         target: &[T],
-        divisor: T::Wide,
+        divisor: &Self::Divisor<T::Wide>,
         slots: &mut [MaybeUninit<T>],
     );
 }
@@ -155,6 +166,20 @@ pub(crate) trait Instructions {
 pub(crate) struct Portable;
 
 impl Instructions for Portable {
+    type Divisor<W: Wide> = W;
+
+    #[inline(always)]
+    fn divisor<W: Wide>(mass: W, _: usize) -> W {
+        mass
+    }
+
+    #[inline(always)]
+    fn divide<W: Wide>(entries: &mut [W], divisor: &W) {
+        for entry in entries {
+            *entry = *entry / *divisor;
+        }
+    }
+
     /// The differences are stored first and summed then, out of the first-level cache: two simple
     /// loops that need few registers are faster than one that does both.
     #[inline(always)]
@@ -193,11 +218,11 @@ impl Instructions for Portable {
     fn quotients<T: Scalar>(
         draft: &[T],
         target: &[T],
-        divisor: T::Wide,
+        divisor: &Self::Divisor<T::Wide>,
         slots: &mut [MaybeUninit<T>],
     ) {
         for ((slot, draft), target) in slots.iter_mut().zip(draft).zip(target) {
-            slot.write(T::narrow(excess(draft.widen(), target.widen()) / divisor));
+            slot.write(T::narrow(excess(draft.widen(), target.widen()) / *divisor));
         }
     }
 }
@@ -227,6 +252,7 @@ impl Path {
             #[cfg(target_arch = "x86_64")]
             if std::env::var_os("DRAFTVERIFY_PATH").is_none_or(|path| path != "portable")
                 && is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
                 && is_x86_feature_detected!("f16c")
             {
                 return Self::Avx2;
@@ -237,7 +263,7 @@ impl Path {
 
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx2,f16c")]
+        #[target_feature(enable = "avx2,fma,f16c")]
         fn with_avx2<K: Kernel>(kernel: K) -> K::Output {
             kernel.run::<Avx2>()
         }
@@ -246,7 +272,7 @@ impl Path {
         float_env::in_default(|| match self {
             Self::Portable => kernel.run::<Portable>(),
             // SAFETY: without these features the call would be an illegal instruction.
-            // `Path::Avx2` is made in `best` alone, after the processor was asked for both.
+            // `Path::Avx2` is made in `best` alone, after the processor was asked for them.
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => unsafe { with_avx2(kernel) },
         })

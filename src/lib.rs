@@ -37,6 +37,8 @@ mod accept;
 mod avx2;
 #[doc(hidden)]
 pub mod bench;
+#[cfg(any(target_arch = "x86_64", test))]
+mod divisor;
 mod error;
 mod float_env;
 mod lanes;

@@ -1,4 +1,4 @@
-//! Sixteen entries in the registers of a processor with AVX2 and F16C: the few operations that the
+//! Sixteen entries in the registers of a processor with AVX2, FMA and F16C: the few operations that the
 //! kernels of `avx2.rs` are made of.
 
 #![allow(
@@ -11,38 +11,60 @@ use std::mem::MaybeUninit;
 
 use half::{bf16, f16};
 
+use crate::divisor::Divisor;
 use crate::lanes::LANES;
 use crate::scalar::{Scalar, Storage};
+
+/// Finding out whether a row can do without divisions takes as long as some hundred of them.
+const FEW: usize = 1024;
 
 /// Sixteen entries of a storage type: how they get into registers and out again.
 ///
 /// # Safety
-/// Of all functions of this trait and of [`Group`]: the processor has AVX2 and F16C. They are
+/// Of all functions of this trait and of [`Group`]: the processor has AVX2, FMA and F16C. They are
 /// inlined into functions for which that was asked. Memory is reached through references alone.
 #[doc(hidden)]
 pub trait Entries: Storage {
-    /// Sixteen entries in registers, widened.
-    type Group: Group<Wide = Self::Wide>;
-
-    /// The entries, and the union of their bits.
-    unsafe fn load(entries: &[Self; LANES]) -> (Self::Group, __m256i);
+    /// The entries widened, and the union of their bits.
+    unsafe fn load(entries: &[Self; LANES]) -> (GroupOf<Self>, __m256i);
     /// Whether one of the bits of `Scalar::SUSPECT` is among the bits seen.
     unsafe fn suspect(seen: __m256i) -> bool;
     /// Round entries in `0..=1` to the storage type.
-    unsafe fn store(group: Self::Group, slots: &mut [MaybeUninit<Self>; LANES]);
+    unsafe fn store(group: GroupOf<Self>, slots: &mut [MaybeUninit<Self>; LANES]);
 }
+
+/// An arithmetic type, sixteen of which make a group of registers.
+#[doc(hidden)]
+pub trait Vector: Sized {
+    type Group: Group<Wide = Self>;
+}
+
+impl Vector for f32 {
+    type Group = [__m256; 2];
+}
+
+impl Vector for f64 {
+    type Group = [__m256d; 4];
+}
+
+/// Sixteen entries in registers, widened.
+pub(crate) type GroupOf<T> = <<T as Storage>::Wide as Vector>::Group;
 
 /// Sixteen entries of the arithmetic type in registers.
 #[doc(hidden)]
 pub trait Group: Copy {
     type Wide: Copy;
+    type Divisor: Copy;
 
     unsafe fn read(entries: &[Self::Wide; LANES]) -> Self;
     unsafe fn write(self, slots: &mut [MaybeUninit<Self::Wide>; LANES]);
     /// max(target - draft, 0) as `lanes::excess` has it: the maximum answers its second operand
     /// where both are zeros or one is NaN.
     unsafe fn excess(draft: Self, target: Self) -> Self;
-    unsafe fn divided_by(self, divisor: Self::Wide) -> Self;
+    /// What to divide so many entries by.
+    unsafe fn divisor(mass: Self::Wide, entries: usize) -> Self::Divisor;
+    /// The quotients, rounded as IEEE divisions are.
+    unsafe fn divided_by(self, divisor: &Self::Divisor) -> Self;
     /// Add entry `j` to lane `j`; register `k` holds the lanes from `4 k` on.
     unsafe fn add_to(self, lanes: &mut [__m256d; 4]);
 }
@@ -50,6 +72,7 @@ pub trait Group: Copy {
 /// Eight float32 in each register.
 impl Group for [__m256; 2] {
     type Wide = f32;
+    type Divisor = Divisor;
 
     #[inline(always)]
     unsafe fn read(entries: &[f32; LANES]) -> Self {
@@ -81,11 +104,31 @@ impl Group for [__m256; 2] {
     }
 
     #[inline(always)]
-    unsafe fn divided_by(self, divisor: f32) -> Self {
-        // SAFETY: the processor has AVX2: see `Entries`.
+    unsafe fn divisor(mass: f32, entries: usize) -> Divisor {
+        if entries < FEW { Divisor::plain(mass) } else { Divisor::new(mass) }
+    }
+
+    #[inline(always)]
+    unsafe fn divided_by(self, divisor: &Divisor) -> Self {
+        // SAFETY: the processor has AVX2 and FMA: see `Entries`.
         unsafe {
-            let divisor = _mm256_set1_ps(divisor);
-            [_mm256_div_ps(self[0], divisor), _mm256_div_ps(self[1], divisor)]
+            // Zeros become the largest integers: as dividends they are as good as large ones.
+            let one = _mm256_set1_epi32(1);
+            let low = _mm256_sub_epi32(_mm256_castps_si256(self[0]), one);
+            let high = _mm256_sub_epi32(_mm256_castps_si256(self[1]), one);
+            let smallest = _mm256_min_epu32(low, high);
+            let bound = _mm256_set1_epi32(divisor.smallest.to_bits().cast_signed() - 1);
+            let enough = _mm256_cmpeq_epi32(_mm256_max_epu32(smallest, bound), smallest);
+            if _mm256_movemask_epi8(enough) == -1 {
+                let (high, low) = (_mm256_set1_ps(divisor.high), _mm256_set1_ps(divisor.low));
+                [
+                    _mm256_fmadd_ps(self[0], high, _mm256_mul_ps(self[0], low)),
+                    _mm256_fmadd_ps(self[1], high, _mm256_mul_ps(self[1], low)),
+                ]
+            } else {
+                let mass = _mm256_set1_ps(divisor.mass);
+                [_mm256_div_ps(self[0], mass), _mm256_div_ps(self[1], mass)]
+            }
         }
     }
 
@@ -106,6 +149,7 @@ impl Group for [__m256; 2] {
 /// Four float64 in each register.
 impl Group for [__m256d; 4] {
     type Wide = f64;
+    type Divisor = f64;
 
     #[inline(always)]
     unsafe fn read(entries: &[f64; LANES]) -> Self {
@@ -148,10 +192,15 @@ impl Group for [__m256d; 4] {
     }
 
     #[inline(always)]
-    unsafe fn divided_by(self, divisor: f64) -> Self {
+    unsafe fn divisor(mass: f64, _: usize) -> f64 {
+        mass
+    }
+
+    #[inline(always)]
+    unsafe fn divided_by(self, divisor: &f64) -> Self {
         // SAFETY: the processor has AVX2: see `Entries`.
         unsafe {
-            let divisor = _mm256_set1_pd(divisor);
+            let divisor = _mm256_set1_pd(*divisor);
             [
                 _mm256_div_pd(self[0], divisor),
                 _mm256_div_pd(self[1], divisor),
@@ -171,13 +220,11 @@ impl Group for [__m256d; 4] {
 }
 
 impl Entries for f32 {
-    type Group = [__m256; 2];
-
     #[inline(always)]
-    unsafe fn load(entries: &[f32; LANES]) -> (Self::Group, __m256i) {
+    unsafe fn load(entries: &[f32; LANES]) -> (GroupOf<Self>, __m256i) {
         // SAFETY: the processor has AVX2: see `Entries`.
         unsafe {
-            let [low, high] = Self::Group::read(entries);
+            let [low, high] = GroupOf::<Self>::read(entries);
             ([low, high], _mm256_castps_si256(_mm256_or_ps(low, high)))
         }
     }
@@ -189,20 +236,18 @@ impl Entries for f32 {
     }
 
     #[inline(always)]
-    unsafe fn store(group: Self::Group, slots: &mut [MaybeUninit<f32>; LANES]) {
+    unsafe fn store(group: GroupOf<Self>, slots: &mut [MaybeUninit<f32>; LANES]) {
         // SAFETY: the processor has AVX2: see `Entries`.
         unsafe { group.write(slots) }
     }
 }
 
 impl Entries for f64 {
-    type Group = [__m256d; 4];
-
     #[inline(always)]
-    unsafe fn load(entries: &[f64; LANES]) -> (Self::Group, __m256i) {
+    unsafe fn load(entries: &[f64; LANES]) -> (GroupOf<Self>, __m256i) {
         // SAFETY: the processor has AVX2: see `Entries`.
         unsafe {
-            let group = Self::Group::read(entries);
+            let group = GroupOf::<Self>::read(entries);
             let [a, b, c, d] = group;
             (group, _mm256_castpd_si256(_mm256_or_pd(_mm256_or_pd(a, b), _mm256_or_pd(c, d))))
         }
@@ -215,7 +260,7 @@ impl Entries for f64 {
     }
 
     #[inline(always)]
-    unsafe fn store(group: Self::Group, slots: &mut [MaybeUninit<f64>; LANES]) {
+    unsafe fn store(group: GroupOf<Self>, slots: &mut [MaybeUninit<f64>; LANES]) {
         // SAFETY: the processor has AVX2: see `Entries`.
         unsafe { group.write(slots) }
     }
@@ -230,10 +275,8 @@ unsafe fn read_16_bits<T>(entries: &[T; LANES]) -> __m256i {
 }
 
 impl Entries for f16 {
-    type Group = [__m256; 2];
-
     #[inline(always)]
-    unsafe fn load(entries: &[f16; LANES]) -> (Self::Group, __m256i) {
+    unsafe fn load(entries: &[f16; LANES]) -> (GroupOf<Self>, __m256i) {
         // SAFETY: the processor has AVX2 and F16C: see `Entries`.
         unsafe {
             let bits = read_16_bits(entries);
@@ -250,7 +293,7 @@ impl Entries for f16 {
     }
 
     #[inline(always)]
-    unsafe fn store(group: Self::Group, slots: &mut [MaybeUninit<f16>; LANES]) {
+    unsafe fn store(group: GroupOf<Self>, slots: &mut [MaybeUninit<f16>; LANES]) {
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
         // SAFETY: the processor has AVX2 and F16C: see `Entries`. The store fills all 32 bytes of
         // the sixteen slots and is unaligned.
@@ -275,10 +318,8 @@ unsafe fn upper_half(wide: __m256) -> __m256i {
 }
 
 impl Entries for bf16 {
-    type Group = [__m256; 2];
-
     #[inline(always)]
-    unsafe fn load(entries: &[bf16; LANES]) -> (Self::Group, __m256i) {
+    unsafe fn load(entries: &[bf16; LANES]) -> (GroupOf<Self>, __m256i) {
         // SAFETY: the processor has AVX2: see `Entries`.
         unsafe {
             let bits = read_16_bits(entries);
@@ -297,7 +338,7 @@ impl Entries for bf16 {
 
     /// Packing works within halves of a register: the permutation puts the quarters in order.
     #[inline(always)]
-    unsafe fn store(group: Self::Group, slots: &mut [MaybeUninit<bf16>; LANES]) {
+    unsafe fn store(group: GroupOf<Self>, slots: &mut [MaybeUninit<bf16>; LANES]) {
         // SAFETY: the processor has AVX2: see `Entries`. The store fills all 32 bytes of the
         // sixteen slots and is unaligned.
         unsafe {

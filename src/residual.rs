@@ -71,14 +71,14 @@ fn two_passes<T: Scalar, S: Source<T> + Sync>(
         path.run(ExcessPass { draft, target, kept })
     };
     let found = if chunks == 1 { first(0) } else { joined(&parallel::map(chunks, first)) };
-    let divisor = checked(draft, target, found)?;
+    let mass = checked(draft, target, found)?;
     parallel::for_each(chunks, &|index| {
         let (draft, target, mut out) = part(index);
         if let Some(kept) = out.as_slice().and_then(T::as_wide) {
             // SAFETY: the first pass has written every slot.
-            path.run(DividePass { differences: unsafe { written(kept) }, divisor });
+            path.run(DividePass { differences: unsafe { written(kept) }, mass });
         } else {
-            path.run(RecomputePass { draft, target, divisor, out: &mut out });
+            path.run(RecomputePass { draft, target, mass, out: &mut out });
         }
     });
     Ok(found.mass)

@@ -10,13 +10,18 @@ use std::ops::{BitAnd, BitOr, Div, Sub};
 use half::{bf16, f16};
 
 #[cfg(target_arch = "x86_64")]
-use crate::registers::Entries as Registers;
+use crate::registers::{Entries, Vector};
 
 /// Elsewhere registers are the compiler's business.
 #[cfg(not(target_arch = "x86_64"))]
-pub trait Registers {}
+mod registers {
+    pub trait Entries {}
+    impl<T> Entries for T {}
+    pub trait Vector {}
+    impl<T> Vector for T {}
+}
 #[cfg(not(target_arch = "x86_64"))]
-impl<T> Registers for T {}
+use registers::{Entries, Vector};
 
 /// Seals [`Scalar`] and says what a storage type is widened to.
 #[doc(hidden)]
@@ -45,7 +50,7 @@ impl Storage for bf16 {
 ///
 /// The trait is sealed: the order of sums and the roundings that the crate promises hold for these
 /// four types.
-pub trait Scalar: Storage + Registers + Send + Sync + std::fmt::Debug + 'static {
+pub trait Scalar: Storage + Entries + Send + Sync + std::fmt::Debug + 'static {
     /// The bits of an entry, as an unsigned integer.
     type Bits: Copy
         + std::fmt::Debug
@@ -83,7 +88,14 @@ pub trait Scalar: Storage + Registers + Send + Sync + std::fmt::Debug + 'static 
 
 /// The arithmetic type of a row: `f32` or `f64`.
 pub trait Wide:
-    Storage<Wide = Self> + Copy + Send + Sync + PartialOrd + Sub<Output = Self> + Div<Output = Self>
+    Storage<Wide = Self>
+    + Vector
+    + Copy
+    + Send
+    + Sync
+    + PartialOrd
+    + Sub<Output = Self>
+    + Div<Output = Self>
 {
     /// Positive zero.
     const ZERO: Self;
