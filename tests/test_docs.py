@@ -93,7 +93,7 @@ def sections(text: str) -> dict[str, str]:
 
 def test_the_public_functions_are_documented_here() -> None:
     names = {function.__name__ for function in FUNCTIONS}
-    assert names == {"speculative_decode_step", "accept_residual", "accept_probs"}
+    assert names == set(draftverify.__all__) - {"__version__", "AcceptResidual"}
 
 
 @every_function
@@ -104,13 +104,15 @@ def test_docstrings_have_the_sections_of_numpydoc(function: Any) -> None:
     assert blank == ""
     found = sections(text)
     assert list(found) == [heading for heading in HEADINGS if heading in found]
-    assert {"Parameters", "Returns", "Raises", "Examples"} <= set(found)
+    assert "Examples" in found
+    assert ("Returns" in found) is (function is not draftverify.set_num_threads)
 
-    named = re.findall(r"^(\w.*?) : \S", found["Parameters"], re.MULTILINE)
+    named = re.findall(r"^(\w.*?) : \S", found.get("Parameters", ""), re.MULTILINE)
     parameters = [name for names in named for name in names.split(", ")]
     assert parameters == list(inspect.signature(function).parameters)
-    for error in ("TypeError", "ValueError"):
-        assert re.search(rf"^.*\b{error}\b", found["Raises"], re.MULTILINE), error
+    if parameters:  # then some can be wrong
+        for error in ("TypeError", "ValueError"):
+            assert re.search(rf"\b{error}\b", found["Raises"]), error
 
 
 @every_function

@@ -12,6 +12,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftverify import AcceptResidual, accept_probs, accept_residual, speculative_decode_step
+from draftverify import (
+    AcceptResidual,
+    accept_probs,
+    accept_residual,
+    get_num_threads,
+    set_num_threads,
+    speculative_decode_step,
+)
 from kinds import assert_same_bits, random_rows
 from processes import TIME_LIMIT_S, run_python
 
@@ -40,7 +48,7 @@ def assert_same_answers(got: Any, expected: Any) -> None:
 
 def test_calls_from_many_threads_at_once_get_the_bits_of_one() -> None:
     threads = 8
-    inputs = [random_rows("float32", (4, 25_000), seed) for seed in range(threads)]
+    inputs: list[Any] = [random_rows("float32", (4, 25_000), seed) for seed in range(threads)]
     expected = [accept_residual(*rows) for rows in inputs]
     together = threading.Barrier(threads)
 
@@ -102,12 +110,16 @@ def answer_as(expected: Any) -> None:
     assert_same_bits(step["residual"], expected.residual[0])
 
 
+def threads_here() -> int:
+    """Count the threads of this process, as the system does."""
+    return len(list(TASKS.iterdir()))
+
+
 def parallel_call() -> Any:
     """Answer rows on the pool, and see that it has threads: otherwise a test shows nothing."""
-    threads = len(list(TASKS.iterdir())) if TASKS.exists() else None
+    threads = threads_here()
     expected = accept_residual(*PARALLEL)
-    if threads is not None:
-        assert len(list(TASKS.iterdir())) > threads, "the call did not use a pool"
+    assert threads_here() > threads, "the call did not use a pool"
     return expected
 
 
@@ -115,7 +127,16 @@ def fork_after_a_parallel_call() -> None:
     expected = parallel_call()
     for _ in range(3):
         in_child(lambda: answer_as(expected))
+        in_child(lambda: assert_same_answers(parallel_call(), expected))  # on a pool of its own
     in_child(lambda: in_child(lambda: answer_as(expected)))  # a grandchild alone
+
+    def with_other_threads(threads: int) -> None:
+        set_num_threads(threads)
+        answer_as(expected)
+
+    for threads in (1, 2, 5):
+        in_child(lambda threads=threads: with_other_threads(threads))  # type: ignore[misc]
+    assert get_num_threads() == 3
     answer_as(expected)  # the parent's pool still works
 
 
@@ -153,6 +174,24 @@ def fork_during_parallel_calls() -> None:
             worker.join()
 
 
+def threads_come_and_go() -> None:
+    """Change the number of threads while calls are being answered; none is left behind."""
+    expected, at_first = parallel_call(), threads_here()
+    with ThreadPoolExecutor(2) as callers:
+        calls = [callers.submit(answer_as, expected) for _ in range(200)]
+        for change in range(100):
+            set_num_threads(change % 4 + 1)
+            answer_as(expected)
+        for call in calls:
+            call.result()
+    set_num_threads(3)
+    answer_as(expected)
+    end = time.monotonic() + TIME_LIMIT_S / 2
+    while threads_here() > at_first:
+        assert time.monotonic() < end, f"{threads_here()} threads where there were {at_first}"
+        time.sleep(0.01)
+
+
 def start_methods() -> None:
     expected = parallel_call()
     draft, target, ids = PARALLEL
@@ -169,15 +208,25 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "fork_before_any_parallel_call": fork_before_any_parallel_call,
     "fork_during_parallel_calls": fork_during_parallel_calls,
     "start_methods": start_methods,
+    "threads_come_and_go": threads_come_and_go,
 }
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+linux = pytest.mark.skipif(sys.platform != "linux", reason="forks, and reads /proc")
+
+
+@linux
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if "fork" in name])
 def test_forked_children_answer_as_their_parent(scenario: str) -> None:
     run_python(__file__, scenario)
 
 
+@linux
+def test_threads_come_and_go_with_the_number_that_is_asked_for() -> None:
+    run_python(__file__, "threads_come_and_go")
+
+
+@linux
 def test_every_start_method_of_multiprocessing_works() -> None:
     run_python(__file__, "start_methods")
 
@@ -214,7 +263,8 @@ def test_nothing_but_numpy_is_imported() -> None:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_functions_and_answers_can_be_pickled(protocol: int) -> None:
-    for function in (speculative_decode_step, accept_residual, accept_probs):
+    functions = (speculative_decode_step, accept_residual, accept_probs, set_num_threads)
+    for function in functions:
         assert pickle.loads(pickle.dumps(function, protocol)) is function  # noqa: S301 - our own
     answer = accept_residual(*random_rows("float32", (3, 5)))
     back = pickle.loads(pickle.dumps(answer, protocol))  # noqa: S301 - our own

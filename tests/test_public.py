@@ -13,7 +13,14 @@ import pytest
 from numpy.typing import NDArray
 
 import draftverify
-from draftverify import AcceptResidual, accept_probs, accept_residual, speculative_decode_step
+from draftverify import (
+    AcceptResidual,
+    accept_probs,
+    accept_residual,
+    get_num_threads,
+    set_num_threads,
+    speculative_decode_step,
+)
 from kinds import need
 
 DRAFT, TARGET = np.array([0.75, 0.25], np.float32), np.array([0.5, 0.5], np.float32)
@@ -22,10 +29,16 @@ Float64s = NDArray[np.float64]
 
 
 def test_all_lists_the_public_names_and_no_others() -> None:
-    shown = {name for name in vars(draftverify) if not name.startswith("_")}
-    assert set(draftverify.__all__) == shown | {"__version__"}
-    assert shown == {"AcceptResidual", "accept_probs", "accept_residual", "speculative_decode_step"}
-    assert len(draftverify.__all__) == len(set(draftverify.__all__))
+    shown = sorted(name for name in vars(draftverify) if not name.startswith("_"))
+    assert sorted(draftverify.__all__) == sorted([*shown, "__version__"])
+    assert shown == [
+        "AcceptResidual",
+        "accept_probs",
+        "accept_residual",
+        "get_num_threads",
+        "set_num_threads",
+        "speculative_decode_step",
+    ]
 
 
 def test_signatures() -> None:
@@ -45,11 +58,13 @@ def test_signatures() -> None:
         ("check", keyword, True),
     ]
     assert parameters(accept_probs) == [*rows, ids]
+    assert parameters(get_num_threads) == []
+    assert parameters(set_num_threads) == [("threads", either, none)]
 
 
 def test_arguments_are_positional_or_named() -> None:
     named: dict[str, Any] = {"draft_probs": DRAFT, "target_probs": TARGET, "drafted_token": 0}
-    steps = [
+    steps: list[Any] = [
         speculative_decode_step(DRAFT, TARGET, 0),
         speculative_decode_step(DRAFT, TARGET, drafted_token=0),
         speculative_decode_step(drafted_token=0, target_probs=TARGET, draft_probs=DRAFT),
@@ -70,12 +85,12 @@ def test_arguments_are_positional_or_named() -> None:
 
 
 def test_names_are_those_that_users_see() -> None:
-    assert speculative_decode_step.__module__ == "draftverify"
-    for function in (speculative_decode_step, accept_residual, accept_probs, AcceptResidual):
-        assert function.__module__.split(".")[0] == "draftverify"
-        assert getattr(draftverify, function.__name__) is function
-        assert function.__qualname__ == function.__name__
-    assert repr(speculative_decode_step) == "<built-in function speculative_decode_step>"
+    for compiled in (speculative_decode_step, get_num_threads, set_num_threads):
+        assert compiled.__module__ == "draftverify"
+    for name in set(draftverify.__all__) - {"__version__"}:
+        value = getattr(draftverify, name)
+        assert value.__module__.split(".")[0] == "draftverify"
+        assert value.__name__ == value.__qualname__ == name
 
 
 def test_the_answer_is_a_named_tuple() -> None:
@@ -151,9 +166,9 @@ def test_types_of_tensors() -> None:
 def test_types_refuse_what_the_functions_refuse() -> None:
     tensor = need("torch").from_numpy(DRAFT)
     with pytest.raises(TypeError, match="one library"):
-        speculative_decode_step(DRAFT, [0.75, 0.25], 0)  # type: ignore[call-overload]
+        speculative_decode_step(DRAFT, [0.75, 0.25], 0)
     with pytest.raises(TypeError, match="out"):
-        accept_residual(DRAFT[None], TARGET[None], [0], out=[[0.0]])  # type: ignore[call-overload]
+        accept_residual(DRAFT[None], TARGET[None], [0], out=[[0.0]])
     with pytest.raises(TypeError, match="drafted_token"):
         speculative_decode_step(DRAFT, TARGET, 0.5)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="one library"):

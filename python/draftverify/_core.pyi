@@ -1,23 +1,39 @@
 """The compiled part: the public function, and what `_api` calls."""
 
 from collections.abc import Sequence
-from typing import Any, Generic, SupportsIndex, TypedDict, TypeVar, overload, type_check_only
+from typing import Any, Generic, Literal, SupportsIndex, TypeVar, overload, type_check_only
 
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = [
+    "__version__",
+    "accept_entries",
+    "accept_rows",
+    "accept_vectors",
+    "get_num_threads",
+    "set_num_threads",
+    "speculative_decode_step",
+]
+
 _ArrayT = TypeVar("_ArrayT")
 
+# A plain dictionary at run time. Not a TypedDict: mypy takes the entries of a generic one for
+# `object` where an argument of the overloaded function is Any.
 @type_check_only
-class _Step(TypedDict, Generic[_ArrayT]):
-    accept_prob: float
-    residual: _ArrayT
+class _Step(dict[str, Any], Generic[_ArrayT]):
+    @overload
+    def __getitem__(self, key: Literal["accept_prob"], /) -> float: ...
+    @overload
+    def __getitem__(self, key: Literal["residual"], /) -> _ArrayT: ...
+    @overload
+    def __getitem__(self, key: str, /) -> Any: ...
 
 __version__: str
 
 # A list is an array of its own kind to the second signature; the first one is tried first.
 @overload
-def speculative_decode_step(  # type: ignore[overload-overlap]
+def speculative_decode_step(
     draft_probs: Sequence[float], target_probs: Sequence[float], drafted_token: SupportsIndex
 ) -> _Step[NDArray[np.float64]]: ...
 @overload
