@@ -127,11 +127,11 @@ mod tests {
         divisor.quotient(dividend).to_bits() == (dividend / divisor.mass).to_bits()
     }
 
-    /// Every dividend of two binades, for forty masses, against the division.
+    /// Every dividend of two binades, for sixteen masses, against the division.
     #[test]
     #[cfg_attr(miri, ignore = "a thousand million quotients")]
     fn every_dividend_is_divided_right() {
-        for significand in significands().into_iter().step_by(12) {
+        for significand in significands().into_iter().step_by(30) {
             let divisor = Divisor::new(f32::from_bits(127 << 23 | significand));
             let wrong = (126 << 23..128 << 23_u32)
                 .filter(|bits| !quotient_is_right(&divisor, f32::from_bits(*bits)))
