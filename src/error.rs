@@ -38,12 +38,12 @@ pub enum Error {
     Length {
         /// The argument that differs.
         argument: &'static str,
-        /// Its length.
+        /// What is counted.
+        what: &'static str,
+        /// How many there are.
         found: usize,
-        /// The length it should have.
+        /// How many there should be.
         expected: usize,
-        /// What gives that length.
-        like: &'static str,
     },
     /// A token id outside the vocabulary.
     TokenRange {
@@ -130,22 +130,26 @@ impl fmt::Display for Error {
         match self {
             Self::Shape { entries, vocabulary } => write!(
                 f,
-                "rows: expected a whole number of rows of {vocabulary} entries, at least one entry \
-                 a row, got {entries} entries; check the vocabulary size"
+                "rows: expected whole rows of at least one entry, got {entries} entries for a \
+                 vocabulary of {vocabulary}; check the vocabulary size and the strides"
             ),
-            Self::Length { argument, found, expected, like } => write!(
+            Self::Length { argument, what, found, expected } => write!(
                 f,
-                "{argument}: expected length {expected} as {like} has, got {found}; pass arguments \
-                 of the same rows and vocabulary"
+                "{argument}: expected {expected} {what} as draft_probs has, got {found}; pass \
+                 arguments of the same rows and vocabulary"
             ),
             Self::TokenRange { row, token, vocabulary } => write!(
                 f,
                 "{}: expected an id from 0 to {} (the rows have {vocabulary} entries), got \
-                 {token}{}; ids do not wrap: drop padding, and check that the ids belong to this \
-                 vocabulary",
+                 {token}{}; {}",
                 token_argument(*row),
                 vocabulary.saturating_sub(1),
-                Place(*row)
+                Place(*row),
+                if *token < 0 {
+                    "ids do not wrap: leave padding out"
+                } else {
+                    "check that the ids belong to this vocabulary"
+                }
             ),
             Self::TokenImpossible { row, token, vocabulary } => write!(
                 f,
@@ -157,10 +161,14 @@ impl fmt::Display for Error {
             ),
             Self::Value { argument, row, index, value } => write!(
                 f,
-                "{argument}: expected finite probabilities >= 0, got {} at index {index}{}; pass \
-                 the output of a softmax, not logits, and check the model's output for overflow",
+                "{argument}: expected finite probabilities >= 0, got {} at index {index}{}; {}",
                 Value(*value),
-                Place(*row)
+                Place(*row),
+                if *value < 0.0 && value.is_finite() {
+                    "pass the output of a softmax, not logits or log-probabilities"
+                } else {
+                    "check the model's output for overflow"
+                }
             ),
             Self::MassOverflow { row, mass, limit } => write!(
                 f,
@@ -205,8 +213,26 @@ mod tests {
             Error::Value { argument: Argument::Target, row: None, index: 3, value: f64::NAN };
         assert_eq!(
             value.to_string(),
-            "target_probs: expected finite probabilities >= 0, got nan at index 3; pass the output \
-             of a softmax, not logits, and check the model's output for overflow"
+            "target_probs: expected finite probabilities >= 0, got nan at index 3; check the \
+             model's output for overflow"
+        );
+        let negative = Error::Value { argument: Argument::Draft, row: None, index: 0, value: -0.5 }
+            .to_string();
+        assert!(
+            negative.ends_with("; pass the output of a softmax, not logits or log-probabilities"),
+            "{negative}"
+        );
+        let infinite = Error::Value {
+            argument: Argument::Draft,
+            row: None,
+            index: 0,
+            value: f64::NEG_INFINITY,
+        };
+        assert!(
+            infinite
+                .to_string()
+                .ends_with("got -inf at index 0; check the model's output for overflow"),
+            "{infinite}"
         );
         let text = value.in_row(7).to_string();
         assert!(text.contains("got nan at index 3 in row 7;"), "{text}");
@@ -214,7 +240,12 @@ mod tests {
         let range = Error::TokenRange { row: None, token: -1, vocabulary: 2 };
         let text = range.to_string();
         assert!(text.starts_with("drafted_token: expected an id from 0 to 1 (the rows"), "{text}");
-        assert!(text.contains("got -1;"), "{text}");
+        assert!(text.ends_with("got -1; ids do not wrap: leave padding out"), "{text}");
+        let beyond = Error::TokenRange { row: None, token: 2, vocabulary: 2 }.to_string();
+        assert!(
+            beyond.ends_with("got 2; check that the ids belong to this vocabulary"),
+            "{beyond}"
+        );
         let text = range.in_row(4).to_string();
         assert!(
             text.starts_with("draft_token_ids: ") && text.contains("got -1 in row 4;"),
@@ -238,10 +269,14 @@ mod tests {
         assert!(text.contains("at most 1.7976931348623157e308, got inf in row 1;"), "{text}");
 
         let shape = Error::Shape { entries: 7, vocabulary: 3 }.in_row(0).to_string();
-        assert!(shape.contains("rows of 3 entries") && shape.contains("got 7 entries"), "{shape}");
-        let length = Error::Length { argument: "mass", found: 2, expected: 3, like: "draft_probs" };
+        assert!(shape.contains("got 7 entries for a vocabulary of 3;"), "{shape}");
+        let length =
+            Error::Length { argument: "draft_token_ids", what: "ids", found: 2, expected: 3 };
         let text = length.in_row(0).to_string();
-        assert!(text.contains("mass: expected length 3 as draft_probs has, got 2;"), "{text}");
+        assert!(
+            text.contains("draft_token_ids: expected 3 ids as draft_probs has, got 2;"),
+            "{text}"
+        );
     }
 
     #[test]

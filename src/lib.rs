@@ -21,7 +21,11 @@
 //! - **draft**, **target**: the probabilities of the model that proposes and of the one that is to
 //!   be followed. They are finite, not negative, and sum to one.
 //! - **residual**: the distribution of the replacement of a rejected token.
-//! - **mass**: the sum of max(target - draft, 0), one minus the acceptance rate.
+//! - **mass**: the sum of max(target - draft, 0), one minus the acceptance rate where both rows sum
+//!   to one.
+//!
+//! Error messages name the arguments as the functions do: `draft_probs`, `target_probs`, and
+//! `drafted_token` for one row or `draft_token_ids` for many.
 //!
 //! # The same bits everywhere
 //! Differences and quotients are `f32` for float16, bfloat16 and float32 rows and `f64` for float64

@@ -62,6 +62,21 @@ impl<'a, T: Scalar> Rows<'a, T> {
         Ok(Self { first: entries.as_ptr(), layout, entries: PhantomData })
     }
 
+    /// `rows` rows of `vocabulary` entries, each beginning `row_stride` entries behind the one
+    /// before: rows of a padded vocabulary, or with a stride of 0 one row many times.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the rows are not within `entries`, or `vocabulary` is 0.
+    pub fn strided(
+        entries: &'a [T],
+        rows: usize,
+        vocabulary: usize,
+        row_stride: usize,
+    ) -> Result<Self, Error> {
+        let layout = Layout::strided::<T>(entries.len(), rows, vocabulary, row_stride)?;
+        Ok(Self { first: entries.as_ptr(), layout, entries: PhantomData })
+    }
+
     /// Rows at any place in memory.
     ///
     /// # Safety
@@ -119,6 +134,24 @@ impl<'a, T: Scalar> RowsMut<'a, T> {
         Ok(Self { first: entries.as_mut_ptr(), layout, entries: PhantomData })
     }
 
+    /// `rows` rows of `vocabulary` entries, each beginning `row_stride` entries behind the one
+    /// before. What lies between them is not written.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the rows are not within `entries` or overlap, or `vocabulary` is 0.
+    pub fn strided(
+        entries: &'a mut [T],
+        rows: usize,
+        vocabulary: usize,
+        row_stride: usize,
+    ) -> Result<Self, Error> {
+        if rows > 1 && row_stride < vocabulary {
+            return Err(Error::Shape { entries: entries.len(), vocabulary });
+        }
+        let layout = Layout::strided::<T>(entries.len(), rows, vocabulary, row_stride)?;
+        Ok(Self { first: entries.as_mut_ptr(), layout, entries: PhantomData })
+    }
+
     /// Rows at any place in memory.
     ///
     /// # Safety
@@ -131,11 +164,21 @@ impl<'a, T: Scalar> RowsMut<'a, T> {
         Self { first, layout, entries: PhantomData }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// The number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.layout.rows
     }
 
-    pub(crate) fn vocabulary(&self) -> usize {
+    /// Whether there is no row at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.layout.rows == 0
+    }
+
+    /// The number of entries of a row.
+    #[must_use]
+    pub fn vocabulary(&self) -> usize {
         self.layout.vocabulary
     }
 
@@ -166,13 +209,28 @@ impl Layout {
         if vocabulary == 0 || !entries.is_multiple_of(vocabulary) {
             return Err(Error::Shape { entries, vocabulary });
         }
+        Self::strided::<T>(entries, entries / vocabulary, vocabulary, vocabulary)
+    }
+
+    fn strided<T>(
+        entries: usize,
+        rows: usize,
+        vocabulary: usize,
+        row_stride: usize,
+    ) -> Result<Self, Error> {
+        // The end of the last row; no row at all ends nowhere.
+        let end = match rows.checked_sub(1) {
+            Some(before) => {
+                before.checked_mul(row_stride).and_then(|at| at.checked_add(vocabulary))
+            }
+            None => Some(0),
+        };
+        if vocabulary == 0 || end.is_none_or(|end| end > entries) {
+            return Err(Error::Shape { entries, vocabulary });
+        }
         let entry_stride = size_of::<T>().cast_signed();
-        Ok(Self {
-            rows: entries / vocabulary,
-            vocabulary,
-            row_stride: vocabulary.cast_signed() * entry_stride,
-            entry_stride,
-            swapped: false,
-        })
+        // With one row the stride means nothing, and may be too large for an address.
+        let row_stride = if rows > 1 { row_stride.cast_signed() * entry_stride } else { 0 };
+        Ok(Self { rows, vocabulary, row_stride, entry_stride, swapped: false })
     }
 }

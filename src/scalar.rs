@@ -51,6 +51,7 @@ impl Storage for bf16 {
 /// The trait is sealed: the order of sums and the roundings that the crate promises hold for these
 /// four types.
 pub trait Scalar: Storage + Entries + Send + Sync + std::fmt::Debug + 'static {
+    #[doc(hidden)]
     /// The bits of an entry, as an unsigned integer.
     type Bits: Copy
         + std::fmt::Debug
@@ -61,17 +62,22 @@ pub trait Scalar: Storage + Entries + Send + Sync + std::fmt::Debug + 'static {
 
     /// The name of the type in the array world, for example `"bfloat16"`.
     const NAME: &'static str;
+    #[doc(hidden)]
     /// What a row that cannot be answered is filled with.
     const NAN: Self;
+    #[doc(hidden)]
     /// The sign bit and the top bit of the exponent. Both are 0 in every probability; where one of
     /// them is set, the entry is negative, -0.0, NaN, infinite, or at least 2.
     const SUSPECT: Self::Bits;
     /// Widen without rounding. Exact for every finite value.
     fn widen(self) -> Self::Wide;
+    #[doc(hidden)]
     /// Round a value in `0.0..=1.0` to the storage type, to nearest, ties to even.
     fn narrow(wide: Self::Wide) -> Self;
+    #[doc(hidden)]
     /// The bits of the entry.
     fn bits(self) -> Self::Bits;
+    #[doc(hidden)]
     /// The entry with its bytes in reverse order.
     #[must_use]
     fn swap_bytes(self) -> Self;

@@ -36,9 +36,9 @@ pub enum OnBadRow {
 
 /// Verify one drafted token: write the residual, answer the accept probability and the mass.
 ///
-/// `draft` and `target` are probabilities over the same vocabulary, `token` was drawn from `draft`.
-/// The residual does not depend on the token; it is all zero where no entry of `target` exceeds
-/// that of `draft`.
+/// Both rows are probabilities over the same vocabulary; `drafted_token` was drawn from the first.
+/// The residual does not depend on the token; it is all zero where no entry of the
+/// target exceeds the draft's.
 ///
 /// # Errors
 /// [`Error::Shape`] for empty rows, [`Error::Length`] for rows of different lengths,
@@ -55,18 +55,18 @@ pub enum OnBadRow {
 /// # Ok::<(), draftverify::Error>(())
 /// ```
 pub fn speculative_decode_step<T: Scalar>(
-    draft: &[T],
-    target: &[T],
-    token: i64,
+    draft_probs: &[T],
+    target_probs: &[T],
+    drafted_token: i64,
     residual: &mut [T],
 ) -> Result<Step, Error> {
-    if draft.is_empty() {
+    if draft_probs.is_empty() {
         return Err(Error::Shape { entries: 0, vocabulary: 0 });
     }
-    expect_length("target_probs", target.len(), draft.len(), "draft_probs")?;
-    expect_length("residual", residual.len(), draft.len(), "draft_probs")?;
-    let (draft, target) = (Row::of(draft), Row::of(target));
-    step_of(Path::best(), Workers::Several, draft, target, token, &mut RowMut::of(residual))
+    expect("target_probs", "entries", target_probs.len(), draft_probs.len())?;
+    expect("residual", "entries", residual.len(), draft_probs.len())?;
+    let (draft, target) = (Row::of(draft_probs), Row::of(target_probs));
+    step_of(Path::best(), Workers::Several, draft, target, drafted_token, &mut RowMut::of(residual))
 }
 
 /// The step of one row, wherever its entries lie. The lengths agree and are not 0.
@@ -118,15 +118,16 @@ pub(crate) fn step_of<T: Scalar>(
 /// ```
 #[expect(clippy::needless_pass_by_value, reason = "the exclusive borrow ends with the call")]
 pub fn accept_residual<T: Scalar>(
-    draft: Rows<'_, T>,
-    target: Rows<'_, T>,
-    token_ids: &[i64],
+    draft_probs: Rows<'_, T>,
+    target_probs: Rows<'_, T>,
+    draft_token_ids: &[i64],
     residual: RowsMut<'_, T>,
     on_bad_row: OnBadRow,
 ) -> Result<Vec<Step>, Error> {
+    let (draft, target, token_ids) = (draft_probs, target_probs, draft_token_ids);
     expect_same_rows(draft, target, token_ids)?;
-    expect_length("residual", residual.vocabulary(), draft.vocabulary(), "draft_probs")?;
-    expect_length("residual", residual.len(), draft.len(), "draft_probs")?;
+    expect("residual", "entries a row", residual.vocabulary(), draft.vocabulary())?;
+    expect("residual", "rows", residual.len(), draft.len())?;
     each_token(token_ids, |_, token| in_vocabulary(token, draft.vocabulary()))?;
     if on_bad_row == OnBadRow::Fail {
         float_env::in_default(|| {
@@ -173,10 +174,11 @@ pub fn accept_residual<T: Scalar>(
 /// # Ok::<(), draftverify::Error>(())
 /// ```
 pub fn accept_probs<T: Scalar>(
-    draft: Rows<'_, T>,
-    target: Rows<'_, T>,
-    token_ids: &[i64],
+    draft_probs: Rows<'_, T>,
+    target_probs: Rows<'_, T>,
+    draft_token_ids: &[i64],
 ) -> Result<Vec<f64>, Error> {
+    let (draft, target, token_ids) = (draft_probs, target_probs, draft_token_ids);
     expect_same_rows(draft, target, token_ids)?;
     float_env::in_default(|| {
         each_token(token_ids, |index, token| proposed(draft.row(index), token))?;
@@ -198,16 +200,16 @@ fn expect_same_rows<T: Scalar>(
     target: Rows<'_, T>,
     token_ids: &[i64],
 ) -> Result<(), Error> {
-    expect_length("target_probs", target.vocabulary(), draft.vocabulary(), "draft_probs")?;
-    expect_length("target_probs", target.len(), draft.len(), "draft_probs")?;
-    expect_length("draft_token_ids", token_ids.len(), draft.len(), "draft_probs")
+    expect("target_probs", "entries a row", target.vocabulary(), draft.vocabulary())?;
+    expect("target_probs", "rows", target.len(), draft.len())?;
+    expect("draft_token_ids", "ids", token_ids.len(), draft.len())
 }
 
-fn expect_length(
+fn expect(
     argument: &'static str,
+    what: &'static str,
     found: usize,
     expected: usize,
-    like: &'static str,
 ) -> Result<(), Error> {
-    if found == expected { Ok(()) } else { Err(Error::Length { argument, found, expected, like }) }
+    if found == expected { Ok(()) } else { Err(Error::Length { argument, what, found, expected }) }
 }

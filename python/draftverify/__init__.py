@@ -18,7 +18,14 @@ __all__ = [
     "speculative_decode_step",
 ]
 
-# These are compiled; this is where users find them, and where pickle looks them up.
-for _function in (get_num_threads, set_num_threads, speculative_decode_step):
-    _function.__module__ = "draftverify"
-del _function
+# This is where users find them, and where pickle looks them up.
+for _public in (
+    AcceptResidual,
+    accept_probs,
+    accept_residual,
+    get_num_threads,
+    set_num_threads,
+    speculative_decode_step,
+):
+    _public.__module__ = "draftverify"
+del _public

@@ -1,4 +1,4 @@
-"""The command line: `python -m draftverify demo`."""
+"""The command line: `python -m draftverify demo` and `python -m draftverify bench`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from draftverify import __version__, _demo
+from draftverify import __version__, _bench, _demo
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,6 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"draftverify {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _demo.add_parser(commands)
+    _bench.add_parser(commands)
     return parser
 
 

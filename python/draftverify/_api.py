@@ -28,7 +28,8 @@ class AcceptResidual(NamedTuple, Generic[_RowsT, _VectorT]):
     residual : array, shape (N, V), dtype of the rows
         The law that the replacement of a rejected token is drawn from.
     mass : array, shape (N,), float64
-        The sum of ``max(target_probs - draft_probs, 0)`` of a row: one minus the acceptance rate.
+        The sum of ``max(target_probs - draft_probs, 0)`` of each row: one minus the acceptance
+        rate where both rows sum to one.
     """
 
     accept_prob: _VectorT
@@ -206,8 +207,17 @@ def accept_probs(draft_probs: object, target_probs: object, draft_token_ids: obj
 def _expect_shapes(rows: _arrays.Pair, expected: str, ndim: int) -> None:
     draft, target = rows.draft.shape, rows.target.shape
     if draft != target or len(draft) != ndim or draft[-1] == 0:
+        if len(draft) == len(target) != ndim:
+            other = (
+                "speculative_decode_step for one row" if ndim > 1 else "accept_residual for rows"
+            )
+            cure = f"call {other}, or reshape"
+        elif draft[1:] == target[1:] != ():
+            cure = "pass as many rows of each as there are drafted tokens"
+        else:
+            cure = "pass rows over the same vocabulary"
         message = (
             f"draft_probs and target_probs: expected one shape {expected} with V >= 1, got {draft} "
-            f"and {target}; pass rows over the same vocabulary"
+            f"and {target}; {cure}"
         )
         raise ValueError(message)

@@ -36,16 +36,25 @@ def pair(draft_probs: object, target_probs: object) -> Pair:
     kind = kind_of("draft_probs", draft_probs)
     other = kind_of("target_probs", target_probs)
     if kind is not other:
+        cure = (
+            "convert the list to an array of the same dtype"
+            if "list"
+            in {
+                kind.name,
+                other.name,
+            }
+            else "convert one of them"
+        )
         message = (
             f"draft_probs and target_probs: expected arrays of one library, got "
-            f"{type_name(draft_probs)} and {type_name(target_probs)}; convert one of them"
+            f"{type_name(draft_probs)} and {type_name(target_probs)}; {cure}"
         )
         raise TypeError(message)
     dtype, other_dtype = kind.dtype(draft_probs), kind.dtype(target_probs)
     if dtype != other_dtype or dtype not in DTYPES:
         message = (
-            f"draft_probs and target_probs: expected one dtype out of {', '.join(DTYPES)}, got "
-            f"{dtype} and {other_dtype}; convert both to the same one"
+            f"draft_probs and target_probs: expected one dtype for both, out of "
+            f"{', '.join(DTYPES)}, got {dtype} and {other_dtype}; convert both to one of these"
         )
         raise TypeError(message)
     device, other_device = kind.device(draft_probs), kind.device(target_probs)
@@ -74,15 +83,17 @@ def pair(draft_probs: object, target_probs: object) -> Pair:
 def output(out: object, rows: Pair) -> NDArray[Any]:
     """See `out` as a NumPy array that can take the residuals of `rows`."""
     library = "NumPy" if rows.kind.name == "list" else rows.kind.name
-    kind = kind_of("out", out)
+    kind = kind_of("out", out, f"an array of {library} as the rows are")
     if kind.name != library:
         message = (
-            f"out: expected an array of {library} as the rows are, got {type_name(out)}; pass one"
+            f"out: expected an array of {library} as the rows are, got {type_name(out)}; pass such "
+            f"an array"
         )
         raise TypeError(message)
     if kind.dtype(out) != rows.dtype:
         message = (
-            f"out: expected dtype {rows.dtype} as the rows have, got {kind.dtype(out)}; pass one"
+            f"out: expected dtype {rows.dtype} as the rows have, got {kind.dtype(out)}; pass an "
+            f"array of it"
         )
         raise TypeError(message)
     if kind.device(out) != rows.device:
@@ -91,16 +102,15 @@ def output(out: object, rows: Pair) -> NDArray[Any]:
             f"pass one there"
         )
         raise ValueError(message)
-    if not kind.writable(out):
-        message = (
-            "out: expected an array that may be written to, got a read-only one or a tensor that "
-            "records gradients; pass a fresh one"
-        )
+    reason = kind.unwritable(out)
+    if reason is not None:
+        message = f"out: expected an array that may be written to, got {reason}"
         raise ValueError(message)
     view = kind.view(out)
     if view.shape != rows.draft.shape:
         message = (
-            f"out: expected shape {rows.draft.shape} as the rows have, got {view.shape}; pass one"
+            f"out: expected shape {rows.draft.shape} as the rows have, got {view.shape}; pass an "
+            f"array of it"
         )
         raise ValueError(message)
     if _overlaps_itself(view):

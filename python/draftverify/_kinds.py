@@ -41,8 +41,8 @@ class Kind(Protocol):
     def wrap(self, array: NDArray[Any], dtype: str) -> Any:
         """Hand a fresh NumPy array over to this library, as an array of `dtype`."""
 
-    def writable(self, array: Any) -> bool:
-        """Whether the array may be written to."""
+    def unwritable(self, array: Any) -> str | None:
+        """Why the array may not be written to, and the cure."""
 
 
 @lru_cache(maxsize=64)
@@ -74,8 +74,8 @@ class _NumPy:
     def wrap(self, array: NDArray[Any], dtype: str) -> NDArray[Any]:  # noqa: ARG002
         return array
 
-    def writable(self, array: Any) -> bool:
-        return bool(array.flags.writeable)
+    def unwritable(self, array: Any) -> str | None:
+        return None if array.flags.writeable else "a read-only array; pass a copy"
 
 
 class _List(_NumPy):
@@ -92,7 +92,7 @@ class _List(_NumPy):
             if isinstance(entry, bool) or not isinstance(
                 entry, int | float | np.integer | np.floating
             ):
-                return f"one that holds {type_name(entry)}; pass floats or ints"
+                return f"one that holds {type_name(entry)}; pass floats or ints, or stack arrays"
         return None
 
     def dtype(self, array: Any) -> str:  # noqa: ARG002
@@ -102,7 +102,8 @@ class _List(_NumPy):
         try:
             return np.array(array, dtype=np.float64)
         except (ValueError, OverflowError) as error:
-            message = f"expected rows of one length, of float64 numbers, got {error}; pass an array"
+            wrong = "a number beyond float64" if isinstance(error, OverflowError) else "others"
+            message = f"expected lists of numbers, all of one length, got {wrong}; pass an array"
             raise ValueError(message) from None
 
 
@@ -153,8 +154,10 @@ class _Torch:
         tensor = torch.from_numpy(array)
         return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
 
-    def writable(self, array: Any) -> bool:
-        return not (array.requires_grad or array.is_neg())
+    def unwritable(self, array: Any) -> str | None:
+        if array.requires_grad:
+            return "a tensor that records gradients; pass its .detach()"
+        return "a negated view; pass its .resolve_neg()" if array.is_neg() else None
 
 
 NUMPY = _NumPy()
@@ -162,15 +165,15 @@ TORCH = _Torch()
 _KINDS: tuple[Kind, ...] = (NUMPY, _List(), TORCH)
 
 
-def kind_of(name: str, array: object) -> Kind:
+def kind_of(name: str, array: object, known: str = KNOWN) -> Kind:
     for kind in _KINDS:
         if kind.owns(array):
             reason = kind.refusal(array)
             if reason is not None:
-                message = f"{name}: expected {KNOWN}, got {reason}"
+                message = f"{name}: expected {known}, got {reason}"
                 raise TypeError(message)
             return kind
-    message = f"{name}: expected {KNOWN}, got {type_name(array)}; convert it with numpy.asarray"
+    message = f"{name}: expected {known}, got {type_name(array)}; convert it with numpy.asarray"
     raise TypeError(message)
 
 

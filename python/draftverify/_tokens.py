@@ -41,7 +41,7 @@ def as_indices(token_ids: Any, rows: int, vocabulary: int) -> NDArray[np.int64]:
         return np.array(checked, dtype=np.int64)
     ids = _on_host(token_ids)
     if ids.dtype.kind not in "iu":
-        message = f"{name}: expected integers, got dtype {ids.dtype.name}; convert them with int()"
+        message = f"{name}: expected integers, got dtype {ids.dtype.name}; convert them to int64"
         raise TypeError(message)
     _expect_one_a_row(name, ids.shape, rows)
     if ids.dtype == np.uint64:
@@ -90,5 +90,5 @@ def _on_host(token_ids: Any) -> NDArray[Any]:
 
 
 def _not_integer(name: str, what: str, place: str) -> TypeError:
-    cure = "pass an int or a 0-d integer array"
+    cure = "pass an int, as .item() of an array of one gives, or a 0-d integer array"
     return TypeError(f"{name}: expected an integer, got {what}{place}; {cure}")

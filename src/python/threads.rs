@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyInt};
+use pyo3::types::PyBool;
 
 use crate::parallel::{self, MAX_THREADS};
 
@@ -32,15 +32,27 @@ use crate::parallel::{self, MAX_THREADS};
 #[pyfunction]
 #[expect(clippy::doc_markdown, reason = "the text is Python's docstring, in reStructuredText")]
 pub(super) fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
-    let is_integer = threads.is_instance_of::<PyInt>() && !threads.is_instance_of::<PyBool>();
-    let number = threads.extract::<usize>().ok();
-    if let Some(number) = number.filter(|number| is_integer && (1..=MAX_THREADS).contains(number)) {
-        parallel::set_num_threads(number);
-        return Ok(());
+    let number = threads.extract::<usize>();
+    let is_bool = threads.is_instance_of::<PyBool>();
+    match number {
+        Ok(number) if !is_bool && (1..=MAX_THREADS).contains(&number) => {
+            parallel::set_num_threads(number);
+            Ok(())
+        }
+        number => {
+            let found = threads.repr()?;
+            let message = format!(
+                "threads: expected an integer from 1 to {MAX_THREADS}, got {found}; pass 1 to keep \
+                 to the calling thread"
+            );
+            let no_integer = number.is_err_and(|error| error.is_instance_of::<PyTypeError>(threads.py()));
+            Err(if no_integer || is_bool {
+                PyTypeError::new_err(message)
+            } else {
+                PyValueError::new_err(message)
+            })
+        }
     }
-    let found = threads.repr()?;
-    let message = format!("threads: expected an integer from 1 to {MAX_THREADS}, got {found}");
-    Err(if is_integer { PyValueError::new_err(message) } else { PyTypeError::new_err(message) })
 }
 
 /// Answer the number of threads that large work is spread over.
@@ -48,8 +60,9 @@ pub(super) fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
 /// Returns
 /// -------
 /// int
-///     What `set_num_threads` was given; at first ``RAYON_NUM_THREADS`` from the environment, else
-///     the number of processors that the process may use.
+///     What `set_num_threads` was given; at first ``RAYON_NUM_THREADS`` from the environment if
+///     that is a number above 0, else the number of processors that the process may use; at most
+///     1024.
 ///
 /// Examples
 /// --------

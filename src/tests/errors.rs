@@ -18,11 +18,10 @@ fn step(draft: &[f32], target: &[f32], token: i64) -> Error {
 fn shapes_come_before_tokens_and_tokens_before_values() {
     assert_eq!(step(&[], &[], 0), Error::Shape { entries: 0, vocabulary: 0 });
     let expected =
-        Error::Length { argument: "target_probs", found: 1, expected: 2, like: "draft_probs" };
+        Error::Length { argument: "target_probs", what: "entries", found: 1, expected: 2 };
     assert_eq!(step(&[0.0, NAN], &[NAN], 7), expected);
     let short = speculative_decode_step(&[0.5, 0.5], &[NAN, 0.5], 7, &mut [0.0]);
-    let expected =
-        Error::Length { argument: "residual", found: 1, expected: 2, like: "draft_probs" };
+    let expected = Error::Length { argument: "residual", what: "entries", found: 1, expected: 2 };
     assert_eq!(short, Err(expected));
     let expected = |token| Error::TokenRange { row: None, token, vocabulary: 2 };
     for token in [-1, 2, i64::MIN, i64::MAX] {
@@ -104,19 +103,24 @@ fn rows_that_do_not_fit_are_refused() {
         let out = RowsMut::new(&mut out[..out_len], out_vocabulary).expect("whole rows");
         accept_residual(draft, target, ids, out, OnBadRow::Fail).expect_err("refused")
     };
-    let length = |argument, found, expected| Error::Length {
-        argument,
-        found,
-        expected,
-        like: "draft_probs",
-    };
+    let length =
+        |argument, what, found, expected| Error::Length { argument, what, found, expected };
     let ids = [0, 0, 0];
-    assert_eq!(run(rows(6, 2), rows(12, 4), &ids, 6, 2), length("target_probs", 4, 2));
-    assert_eq!(run(rows(6, 2), rows(8, 2), &ids, 6, 2), length("target_probs", 4, 3));
-    assert_eq!(run(rows(6, 2), rows(6, 2), &ids[..2], 6, 2), length("draft_token_ids", 2, 3));
-    assert_eq!(run(rows(6, 2), rows(6, 2), &ids, 9, 3), length("residual", 3, 2));
-    assert_eq!(run(rows(6, 2), rows(6, 2), &ids, 4, 2), length("residual", 2, 3));
-    assert_eq!(accept_probs(rows(6, 2), rows(6, 3), &ids), Err(length("target_probs", 3, 2)));
+    assert_eq!(
+        run(rows(6, 2), rows(12, 4), &ids, 6, 2),
+        length("target_probs", "entries a row", 4, 2)
+    );
+    assert_eq!(run(rows(6, 2), rows(8, 2), &ids, 6, 2), length("target_probs", "rows", 4, 3));
+    assert_eq!(
+        run(rows(6, 2), rows(6, 2), &ids[..2], 6, 2),
+        length("draft_token_ids", "ids", 2, 3)
+    );
+    assert_eq!(run(rows(6, 2), rows(6, 2), &ids, 9, 3), length("residual", "entries a row", 3, 2));
+    assert_eq!(run(rows(6, 2), rows(6, 2), &ids, 4, 2), length("residual", "rows", 2, 3));
+    assert_eq!(
+        accept_probs(rows(6, 2), rows(6, 3), &ids),
+        Err(length("target_probs", "entries a row", 3, 2))
+    );
 }
 
 /// All tokens before any value; then the lowest row, whatever is wrong there.
@@ -179,4 +183,54 @@ fn accept_probs_checks_what_it_reads() {
     assert_eq!(refused, Err(Error::TokenImpossible { row: Some(0), token: 1, vocabulary: 2 }));
     let refused = accept_probs(rows(&[0.5_f32, 0.0]), rows(&[0.5, 0.5]), &[2]);
     assert_eq!(refused, Err(Error::TokenRange { row: Some(0), token: 2, vocabulary: 2 }));
+}
+
+/// Rows with a stride: what lies between them is neither read nor written.
+#[test]
+fn strided_rows_are_rows() {
+    let mut noise = super::Noise(11);
+    let (draft, target) = (noise.row::<f32>(3 * 10), noise.row::<f32>(3 * 10));
+    let mut out = [-7.0_f32; 3 * 9 - 2];
+    let ids = [0, 0, 0];
+    let (mut draft, mut target) = (draft, target);
+    for row in 0..3 {
+        draft[row * 10] = 0.25;
+        (draft[(row * 10 + 7).min(29)], target[(row * 10 + 9).min(29)]) = (NAN, NAN);
+    }
+    let rows = |entries| Rows::strided(entries, 3, 7, 10).expect("within the slice");
+    let residual = RowsMut::strided(&mut out, 3, 7, 9).expect("within the slice");
+    let steps = accept_residual(rows(&draft), rows(&target), &ids, residual, OnBadRow::Fail);
+    for (row, step) in steps.expect("padding is not read").into_iter().enumerate() {
+        let mut alone = [0.0; 7];
+        let range = row * 10..row * 10 + 7;
+        let expected =
+            speculative_decode_step(&draft[range.clone()], &target[range], 0, &mut alone);
+        assert_eq!(Ok(step), expected, "row {row}");
+        assert_eq!(out[row * 9..row * 9 + 7], alone, "row {row}");
+        assert!(row == 2 || out[row * 9 + 7..row * 9 + 9] == [-7.0; 2], "row {row}: padding");
+    }
+    let shape = |entries, vocabulary| Error::Shape { entries, vocabulary };
+    for (count, vocabulary, stride, fits) in [
+        (3, 7, 10, true),
+        (3, 10, 10, true),
+        (4, 7, 10, false),
+        (3, 11, 10, false),
+        (30, 1, 1, true),
+        (31, 1, 1, false),
+        (100, 30, 0, true),
+        (1, 30, usize::MAX, true),
+        (2, 1, usize::MAX, false),
+        (3, 0, 10, false),
+        (0, 7, 10, true),
+        (usize::MAX, 7, 10, false),
+    ] {
+        let found = Rows::strided(&draft, count, vocabulary, stride).map(|rows| rows.len());
+        let expected = if fits { Ok(count) } else { Err(shape(30, vocabulary)) };
+        assert_eq!(found, expected, "{count} rows of {vocabulary}, {stride} apart");
+    }
+    for stride in [0, 6] {
+        let overlapping = RowsMut::strided(&mut draft, 3, 7, stride).map(|_| ());
+        assert_eq!(overlapping, Err(shape(30, 7)), "rows {stride} apart");
+    }
+    assert!(RowsMut::strided(&mut draft, 1, 7, 0).is_ok(), "one row overlaps nothing");
 }
