@@ -45,13 +45,17 @@ impl Divisor {
 
     #[inline(always)]
     pub(crate) fn new(mass: f32) -> Self {
+        // Within this range nothing that is computed from quotients in 2^-60..=1 is subnormal or
+        // overflows, and the lower end for the dividend is a normal number. Outside of it the
+        // factors stay 0, since zeros are multiplied whatever `smallest` says.
+        if !(2.0_f32.powi(-40)..=2.0_f32.powi(40)).contains(&mass) {
+            return Self::plain(mass);
+        }
         let high = 1.0 / mass;
         #[expect(clippy::cast_possible_truncation, reason = "rounding is what is asked for")]
         let low = (1.0 / f64::from(mass) - f64::from(high)) as f32;
         let mut divisor = Self { high, low, ..Self::plain(mass) };
-        // Within this range nothing that is computed from quotients in 2^-60..=1 is subnormal or
-        // overflows, and the lower end for the dividend is a normal number.
-        if (2.0_f32.powi(-40)..=2.0_f32.powi(40)).contains(&mass) && divisor.is_exact() {
+        if divisor.is_exact() {
             divisor.smallest = mass * SMALLEST_QUOTIENT;
         }
         divisor
@@ -187,8 +191,12 @@ mod tests {
 
     #[test]
     fn masses_out_of_range_are_left_to_the_division() {
-        for mass in [2.0_f32.powi(-40).next_down(), 2.0_f32.powi(40).next_up(), f32::MIN_POSITIVE] {
-            assert!(Divisor::new(mass).smallest.is_infinite(), "{mass:e}");
+        for mass in
+            [2.0_f32.powi(-40).next_down(), 2.0_f32.powi(40).next_up(), f32::from_bits(1), f32::MAX]
+        {
+            let divisor = Divisor::new(mass);
+            assert!(divisor.smallest.is_infinite(), "{mass:e}");
+            assert_eq!(divisor.quotient(0.0).to_bits(), 0, "{mass:e}: zeros are multiplied");
         }
         assert!(Divisor::plain(1.0).smallest.is_infinite(), "few entries are divided");
         assert!(Divisor::new(1.0).smallest < 1e-17, "as a rule the product is right");

@@ -83,6 +83,8 @@ pub enum Error {
         /// The largest mass that the rows' type allows.
         limit: f64,
     },
+    /// There is no memory for the answers.
+    Memory,
     /// A mistake inside this crate, caught before it could do harm.
     Internal(String),
 }
@@ -96,7 +98,7 @@ impl Error {
             | Self::TokenImpossible { row, .. }
             | Self::Value { row, .. }
             | Self::MassOverflow { row, .. } => *row = Some(index),
-            Self::Shape { .. } | Self::Length { .. } | Self::Internal(_) => {}
+            Self::Shape { .. } | Self::Length { .. } | Self::Memory | Self::Internal(_) => {}
         }
         self
     }
@@ -178,6 +180,7 @@ impl fmt::Display for Error {
                 Value(*mass),
                 Place(*row)
             ),
+            Self::Memory => f.write_str("draft_token_ids: no memory for so many answers"),
             Self::Internal(what) => {
                 write!(f, "internal error in draftverify: {what}; please report it")
             }

@@ -1,4 +1,5 @@
-//! The floating-point environment that the contract needs: round to nearest, subnormals kept.
+//! The floating-point environment that the contract needs: round to nearest, subnormals kept, no
+//! exception traps.
 //!
 //! A thread can be switched to flush subnormal numbers to zero (`torch.set_flush_denormal(True)`,
 //! or a library built with `-ffast-math` and loaded into the process), and new threads inherit the
@@ -15,11 +16,11 @@ pub(crate) fn in_default<R>(body: impl FnOnce() -> R) -> R {
     }
 
     let found = control::read();
-    if found & control::MASK == 0 {
+    if found & control::MASK == control::DEFAULT {
         return body();
     }
     let _restore = Restore(found);
-    control::write(found & !control::MASK);
+    control::write(found & !control::MASK | control::DEFAULT);
     call(body)
 }
 
@@ -37,9 +38,11 @@ mod control {
     use std::arch::asm;
 
     pub(super) type Word = u32;
-    /// Flush to zero, denormals are zero, rounding mode: the bits of MXCSR that change results,
-    /// all 0 in the default environment.
-    pub(super) const MASK: Word = 0xE040;
+    /// Flush to zero, denormals are zero, rounding mode, exceptions: the bits of MXCSR that change
+    /// results or trap.
+    pub(super) const MASK: Word = 0xFFC0;
+    /// To nearest, subnormals kept, no exception traps.
+    pub(super) const DEFAULT: Word = 0x1F80;
 
     #[inline(always)]
     pub(super) fn read() -> Word {
@@ -63,9 +66,10 @@ mod control {
     use std::arch::asm;
 
     pub(super) type Word = u64;
-    /// Flush to zero (also for float16), rounding mode, alternate subnormal handling: the bits of
-    /// FPCR that change results, all 0 in the default environment.
-    pub(super) const MASK: Word = 0x01C8_0003;
+    /// Flush to zero (also for float16), rounding mode, alternate subnormal handling, exceptions:
+    /// the bits of FPCR that change results or trap.
+    pub(super) const MASK: Word = 0x01C8_9F03;
+    pub(super) const DEFAULT: Word = 0;
 
     #[inline(always)]
     pub(super) fn read() -> Word {
@@ -87,6 +91,7 @@ mod control {
 mod control {
     pub(super) type Word = u32;
     pub(super) const MASK: Word = 0;
+    pub(super) const DEFAULT: Word = 0;
 
     pub(super) fn read() -> Word {
         0
@@ -134,9 +139,29 @@ mod tests {
                 assert_eq!(switched_again, switched, "{switch:#x} was put back");
                 assert_eq!(kept, expected, "{switch:#x} is off inside");
                 assert!(panicked.is_err(), "the panic went on");
-                assert_eq!(after & control::MASK, switch, "{switch:#x} was put back");
+                assert_eq!(
+                    after & control::MASK,
+                    control::DEFAULT | switch,
+                    "{switch:#x} was put back"
+                );
             };
             std::thread::spawn(test).join().expect("no assertion failed");
         }
+    }
+
+    /// A thread that wants to be killed at an invalid operation is not killed here.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn exceptions_do_not_trap() {
+        let test = || {
+            let before = control::read();
+            control::write(before & !0x0080);
+            let nan = in_default(|| black_box(f64::INFINITY) - black_box(f64::INFINITY));
+            let after = control::read();
+            control::write(before);
+            assert!(nan.is_nan(), "computed");
+            assert_eq!(after & control::MASK, control::DEFAULT & !0x0080, "put back");
+        };
+        std::thread::spawn(test).join().expect("no assertion failed");
     }
 }

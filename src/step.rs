@@ -128,10 +128,12 @@ pub fn accept_residual<T: Scalar>(
     expect_same_rows(draft, target, token_ids)?;
     expect("residual", "entries a row", residual.vocabulary(), draft.vocabulary())?;
     expect("residual", "rows", residual.len(), draft.len())?;
-    each_token(token_ids, |_, token| in_vocabulary(token, draft.vocabulary()))?;
+    each_token(token_ids, |_, token| in_vocabulary(token, draft.vocabulary()))
+        .try_for_each(|token| token.map(drop))?;
     if on_bad_row == OnBadRow::Fail {
         float_env::in_default(|| {
             each_token(token_ids, |index, token| proposed(draft.row(index), token))
+                .try_for_each(|token| token.map(drop))
         })?;
     }
     let path = Path::best();
@@ -155,8 +157,12 @@ pub fn accept_residual<T: Scalar>(
         let rows = index * group..rows.min((index + 1) * group);
         rows.map(answer).collect::<Result<Vec<_>, _>>()
     });
-    // The first group with an error has the lowest row, and its first error is that row's.
-    Ok(groups.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
+    let mut steps = room(rows)?;
+    for group in groups {
+        // The first group with an error has the lowest row, and its first error is that row's.
+        steps.extend(group?);
+    }
+    Ok(steps)
 }
 
 /// The accept probabilities alone: two entries of every row are read and checked, no more.
@@ -181,8 +187,15 @@ pub fn accept_probs<T: Scalar>(
     let (draft, target, token_ids) = (draft_probs, target_probs, draft_token_ids);
     expect_same_rows(draft, target, token_ids)?;
     float_env::in_default(|| {
-        each_token(token_ids, |index, token| proposed(draft.row(index), token))?;
-        each_token(token_ids, |index, token| accept(draft.row(index), target.row(index), token))
+        each_token(token_ids, |index, token| proposed(draft.row(index), token))
+            .try_for_each(|token| token.map(drop))?;
+        let mut accepted = room(token_ids.len())?;
+        for answer in
+            each_token(token_ids, |row, token| accept(draft.row(row), target.row(row), token))
+        {
+            accepted.push(answer?);
+        }
+        Ok(accepted)
     })
 }
 
@@ -190,9 +203,16 @@ pub fn accept_probs<T: Scalar>(
 fn each_token<R>(
     token_ids: &[i64],
     check: impl Fn(usize, i64) -> Result<R, Error>,
-) -> Result<Vec<R>, Error> {
+) -> impl Iterator<Item = Result<R, Error>> {
     let tokens = token_ids.iter().enumerate();
-    tokens.map(|(index, token)| check(index, *token).map_err(|e| e.in_row(index))).collect()
+    tokens.map(move |(index, token)| check(index, *token).map_err(|e| e.in_row(index)))
+}
+
+/// Room for so many answers. A server survives that there is none.
+fn room<R>(answers: usize) -> Result<Vec<R>, Error> {
+    let mut room = Vec::new();
+    room.try_reserve_exact(answers).map_err(|_| Error::Memory)?;
+    Ok(room)
 }
 
 fn expect_same_rows<T: Scalar>(

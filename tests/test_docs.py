@@ -1,7 +1,8 @@
 """What the documents say is true: README, docstrings, and what continuous integration runs of them.
 
 The Python blocks of the README run from top to bottom in one namespace, as a reader would paste
-them. Docstring examples are compared to the letter.
+them; a `text` block is what the block before it prints. Docstring examples are compared to the
+letter.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import inspect
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -38,31 +39,42 @@ def document(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def blocks(text: str, *languages: str) -> list[tuple[int, str]]:
-    """Find the code blocks of a Markdown text, each with the number of its first line."""
+class Block(NamedTuple):
+    """A code block of a Markdown text."""
+
+    language: str
+    line: int
+    code: str
+
+
+def blocks(text: str) -> list[Block]:
     found = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [
-        (text.count("\n", 0, block.start(2)) + 1, block[2])
-        for block in found
-        if block[1] in languages
-    ]
+    return [Block(each[1], text.count("\n", 0, each.start(2)) + 1, each[2]) for each in found]
 
 
 def test_the_python_blocks_of_the_readme_run_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     readme = document("README.md")
     for module in ("torch", "jax"):
         if f"import {module}" in readme:
             need(module)
     monkeypatch.chdir(tmp_path)
+    threads = draftverify.get_num_threads()
     namespace: dict[str, Any] = {"__name__": "readme"}
-    found = blocks(readme, "python", "py")
-    assert found, "the README shows no Python"
-    for line, block in found:
-        # Blank lines before it make a traceback name the line of the README.
-        program = compile("\n" * (line - 1) + block, str(ROOT / "README.md"), "exec")
-        exec(program, namespace)  # noqa: S102 - our own
+    languages = set()
+    for block in blocks(readme):
+        languages.add(block.language)
+        if block.language == "python":
+            # Blank lines before it make a traceback name the line of the README.
+            code = "\n" * (block.line - 1) + block.code
+            exec(compile(code, str(ROOT / "README.md"), "exec"), namespace)  # noqa: S102 - our own
+        elif block.language == "text":
+            assert capsys.readouterr().out == block.code
+    assert capsys.readouterr().out == "", "something is printed and not shown"
+    assert languages <= {"python", "text", "sh"}, "a block of another kind would not be tested"
+    assert "python" in languages
+    draftverify.set_num_threads(threads)
 
 
 def test_the_readme_begins_with_the_two_commands_that_are_run_in_ci() -> None:
@@ -71,7 +83,7 @@ def test_the_readme_begins_with_the_two_commands_that_are_run_in_ci() -> None:
     assert set(commands) == {"readme_demo", "readme_test"}
     for name in commands:
         assert re.search(rf'^.*bash -c "\${name}"$', script, re.MULTILINE), f"${name} is not run"
-    shell = [block.strip() for _, block in blocks(readme, "sh", "bash", "shell", "console")]
+    shell = [block.code.strip() for block in blocks(readme) if block.language == "sh"]
     assert shell[:2] == [commands["readme_demo"], commands["readme_test"]]
 
 

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """One fault: in `file`, `old` (found exactly once) becomes `new`."""
+    """One fault: in `file`, `old`, found exactly once, becomes `new`; no `old` means the end."""
 
     name: str
     first: str
     file: str
-    old: str
+    old: str | None
     new: str
 
 
@@ -40,7 +40,6 @@ def tokens(name: str, first: str, old: str, new: str) -> Fault:
     return Fault(name, first, "_tokens.py", old, new)
 
 
-LAST_LINE = "del _function\n"
 STEP = """
 import numpy as _np
 _step = speculative_decode_step
@@ -59,14 +58,12 @@ accept_residual.__doc__ = _rows.__doc__
 
 def step(name: str, first: str, *body: str) -> Fault:
     """Spoil what goes into or comes out of the compiled `speculative_decode_step`."""
-    code = LAST_LINE + STEP.format("\n    ".join(body))
-    return Fault(name, first, "__init__.py", LAST_LINE, code)
+    return Fault(name, first, "__init__.py", None, STEP.format("\n    ".join(body)))
 
 
 def rows(name: str, first: str, *body: str) -> Fault:
     """Spoil what goes into or comes out of `accept_residual`."""
-    code = LAST_LINE + ROWS.format("\n    ".join(body))
-    return Fault(name, first, "__init__.py", LAST_LINE, code)
+    return Fault(name, first, "__init__.py", None, ROWS.format("\n    ".join(body)))
 
 
 ANSWER = "answer = _step(draft_probs, target_probs, drafted_token)"
@@ -317,8 +314,8 @@ FAULTS = (
     arrays(
         "dtypes swapped in a message",
         "errors",
-        'f"{dtype} and {other_dtype}; convert',
-        'f"{other_dtype} and {dtype}; convert',
+        "{dtype} and {other_dtype}; convert",
+        "{other_dtype} and {dtype}; convert",
     ),
     arrays(
         "libraries swapped in a message",
@@ -384,21 +381,13 @@ FAULTS = (
     kinds(
         "a read-only out written to",
         "out",
-        "return bool(array.flags.writeable)",
-        "array.flags.writeable = True\n        return True",
+        "return None if array.flags.writeable else ",
+        "array.flags.writeable = True\n        return None and ",
     ),
     kinds(
-        "an out that records gradients written to",
-        "out",
-        "not (array.requires_grad or array.is_neg())",
-        "not array.is_neg()",
+        "an out that records gradients written to", "out", "if array.requires_grad:", "if False:"
     ),
-    kinds(
-        "a copy of a negated out written to",
-        "out",
-        "not (array.requires_grad or array.is_neg())",
-        "not array.requires_grad",
-    ),
+    kinds("a copy of a negated out written to", "out", "if array.is_neg()", "if False"),
     arrays(
         "an out that overlaps itself unchecked", "out", "if _overlaps_itself(view):", "if False:"
     ),

@@ -54,9 +54,11 @@ def _seed(fault: Fault) -> tuple[bool | None, str]:
         shutil.copytree(installed, package, ignore=unneeded)
         source = package / fault.file
         text = source.read_text(encoding="utf-8")
-        if text.count(fault.old) != 1:
-            return None, f"{fault.file} has {text.count(fault.old)} times {fault.old!r}"
-        source.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+        old = fault.old if fault.old is not None else text
+        if text.count(old) != 1:
+            return None, f"{fault.file} has {text.count(old)} times {old!r}"
+        new = fault.new if fault.old is not None else text + fault.new
+        source.write_text(text.replace(old, new), encoding="utf-8")
         first = [TESTS / f"test_{name}.py" for name in fault.first.split()]
         finding = _test(folder, *first)
         return finding if finding != PASSED or not first else _test(folder)

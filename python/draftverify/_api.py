@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, cast, overload
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftverify import _arrays, _core, _kinds, _tokens
+from draftverify import _arrays, _core, _tokens
 
 _ArrayT = TypeVar("_ArrayT")
 _ScalarT = TypeVar("_ScalarT", bound=np.generic)
@@ -39,17 +39,15 @@ class AcceptResidual(NamedTuple, Generic[_RowsT, _VectorT]):
 
 def step(draft_probs: object, target_probs: object, drafted_token: object) -> dict[str, Any]:
     """Answer or refuse a `speculative_decode_step` that the compiled function handed on."""
-    plain = _arrays.plain_torch(draft_probs, target_probs)
-    if plain is not None:
-        draft, target = plain
-        # What is no integer is refused there.
-        answer = _core.speculative_decode_step(draft, target, cast("SupportsIndex", drafted_token))
-        residual = _kinds.TORCH.wrap(answer["residual"], _kinds.NUMPY.dtype(answer["residual"]))
-        return {"accept_prob": answer["accept_prob"], "residual": residual}
-    rows = _arrays.pair(draft_probs, target_probs)
-    _expect_shapes(rows, "(V,)", 1)
-    token = _tokens.as_index("drafted_token", drafted_token)
-    token = _tokens.in_int64("drafted_token", token, rows.draft.shape[0])
+    if type(drafted_token) is not int:
+        _expect_shapes(_arrays.pair(draft_probs, target_probs), "(V,)", 1)
+        # Code of the token's class runs here. What it does to the arrays is seen by what follows.
+        return step(draft_probs, target_probs, _tokens.as_index("drafted_token", drafted_token))
+    rows = _arrays.plain_torch(draft_probs, target_probs)
+    if rows is None:
+        rows = _arrays.pair(draft_probs, target_probs)
+        _expect_shapes(rows, "(V,)", 1)
+    token = _tokens.in_int64("drafted_token", drafted_token, rows.draft.shape[0])
     accept_prob, residual = _core.accept_vectors(rows.draft, rows.target, token, rows.bfloat16)
     return {"accept_prob": accept_prob, "residual": rows.kind.wrap(residual, rows.dtype)}
 
@@ -143,13 +141,25 @@ def accept_residual(
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(N, V)", 2)
     ids = _tokens.as_indices(draft_token_ids, *rows.draft.shape)
+    if type(draft_token_ids) is not np.ndarray or type(check) is not bool:
+        # Code of the ids' classes has run: what it did to the arrays has to be seen.
+        check = bool(check)
+        rows = _arrays.pair(draft_probs, target_probs)
+        _expect_shapes(rows, "(N, V)", 2)
     if out is None:
         residual = np.empty(rows.draft.shape, rows.draft.dtype.newbyteorder("="))
     else:
-        residual = _arrays.output(out, rows)
+        inputs = {
+            "draft_probs": draft_probs,
+            "target_probs": target_probs,
+            "draft_token_ids": draft_token_ids,
+        }
+        residual = _arrays.output(out, rows, inputs)
     accept_prob, mass = _core.accept_rows(
-        rows.draft, rows.target, ids, residual, bool(check), rows.bfloat16
+        rows.draft, rows.target, ids, residual, check, rows.bfloat16
     )
+    if out is not None:
+        rows.kind.written(out)
     return AcceptResidual(
         rows.kind.wrap(accept_prob, "float64"),
         rows.kind.wrap(residual, rows.dtype) if out is None else out,
@@ -200,6 +210,8 @@ def accept_probs(draft_probs: object, target_probs: object, draft_token_ids: obj
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(N, V)", 2)
     ids = _tokens.as_indices(draft_token_ids, *rows.draft.shape)
+    rows = _arrays.pair(draft_probs, target_probs)  # anew, as in `accept_residual`
+    _expect_shapes(rows, "(N, V)", 2)
     accepted = _core.accept_entries(rows.draft, rows.target, ids, rows.bfloat16)
     return rows.kind.wrap(accepted, "float64")
 

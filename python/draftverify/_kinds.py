@@ -44,11 +44,15 @@ class Kind(Protocol):
     def unwritable(self, array: Any) -> str | None:
         """Why the array may not be written to, and the cure."""
 
+    def written(self, array: Any) -> None:
+        """Tell the library that the array was written to."""
+
 
 @lru_cache(maxsize=64)
 def _dtype_name(dtype: np.dtype[Any]) -> str:
     """Name a NumPy dtype; NumPy takes as long to put the name together as a small step takes."""
-    return str(dtype.name)
+    # A void type can call itself anything.
+    return "void" if dtype.type is np.void or issubclass(dtype.type, np.void) else str(dtype.name)
 
 
 class _NumPy:
@@ -63,7 +67,7 @@ class _NumPy:
         return None
 
     def dtype(self, array: Any) -> str:
-        return _dtype_name(array.dtype)
+        return _dtype_name(np.asarray(array).dtype)  # a subclass may say something else
 
     def device(self, array: Any) -> str:  # noqa: ARG002 - as the protocol has it
         return "cpu"
@@ -77,6 +81,13 @@ class _NumPy:
     def unwritable(self, array: Any) -> str | None:
         return None if array.flags.writeable else "a read-only array; pass a copy"
 
+    def written(self, array: Any) -> None:
+        pass
+
+
+# Not longdouble, which float64 would round.
+_NUMBERS = (int, float, np.integer, np.float16, np.float32)
+
 
 class _List(_NumPy):
     """Lists and tuples of numbers: float64 arrays, as a convenience."""
@@ -88,11 +99,14 @@ class _List(_NumPy):
 
     def refusal(self, array: Any) -> str | None:
         nested = array and all(isinstance(entry, list | tuple) for entry in array)
+        for row in (array, *array) if nested else (array,):
+            if type(row) not in (list, tuple):
+                return f"a {type_name(row)}; pass a plain list or an array"
         for entry in chain.from_iterable(array) if nested else array:
-            if isinstance(entry, bool) or not isinstance(
-                entry, int | float | np.integer | np.floating
-            ):
+            if isinstance(entry, bool) or not isinstance(entry, _NUMBERS):
                 return f"one that holds {type_name(entry)}; pass floats or ints, or stack arrays"
+            if isinstance(entry, np.timedelta64):
+                return "one that holds times; pass floats or ints"
         return None
 
     def dtype(self, array: Any) -> str:  # noqa: ARG002
@@ -114,23 +128,23 @@ class _Torch:
         torch = sys.modules.get("torch")
         return torch is not None and isinstance(array, torch.Tensor)
 
-    def refusal(self, array: Any) -> str | None:
+    def refusal(self, array: Any) -> str | None:  # noqa: PLR0911 - a return for each reason
         import torch  # noqa: PLC0415 - the caller has imported it
 
         if type(array).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
             return f"a {type(array).__name__}, which has no memory of its own; pass the real tensor"
+        if torch.nn.parameter.is_lazy(array):
+            return "a parameter that is not initialised; run its module once"
+        if array.is_nested:
+            return "a nested tensor; convert it with .to_padded_tensor(0)"
         if array.layout is not torch.strided:
             return f"a tensor of layout {array.layout}; convert it with .to_dense()"
         if array.is_quantized:
             return "a quantised tensor; convert it with .dequantize()"
         if array.device.type == "meta":
             return "a meta tensor, which holds no values; pass the real tensor"
-        try:
-            in_memory = array.data_ptr() != 0 or array.numel() == 0
-        except RuntimeError:
-            in_memory = False
-        if not in_memory:
-            return "a tensor without memory, as inside torch.func transforms; pass the real tensor"
+        if not in_memory(array):
+            return "a tensor without memory of its own; pass one that holds its values"
         return None
 
     def dtype(self, array: Any) -> str:
@@ -145,7 +159,11 @@ class _Torch:
         plain = array.detach().resolve_neg()
         if plain.dtype is torch.bfloat16:
             plain = plain.view(torch.int16)
-        numpy_view: NDArray[Any] = plain.numpy()
+        try:
+            numpy_view: NDArray[Any] = plain.numpy()
+        except (AssertionError, RuntimeError) as error:
+            message = f"expected a tensor that NumPy can see, got one that it cannot: {error}"
+            raise TypeError(message) from error
         return numpy_view
 
     def wrap(self, array: NDArray[Any], dtype: str) -> Any:
@@ -159,10 +177,49 @@ class _Torch:
             return "a tensor that records gradients; pass its .detach()"
         return "a negated view; pass its .resolve_neg()" if array.is_neg() else None
 
+    def written(self, array: Any) -> None:
+        import torch  # noqa: PLC0415 - the caller has imported it
+
+        if not array.is_inference():
+            # As for Torch's own writes: a backward pass that needs the old values refuses.
+            torch.autograd.graph.increment_version(array)
+
+
+def in_memory(tensor: Any) -> bool:
+    """Whether a tensor's storage holds all its entries.
+
+    Storage can be freed or shrunk under a tensor, and the wrappers of torch.func have none. NumPy
+    would show such memory all the same.
+    """
+    try:
+        if not tensor.data_ptr():
+            return bool(tensor.numel() == 0)
+        span = tensor.numel()
+        if not tensor.is_contiguous():
+            lengths = zip(tensor.shape, tensor.stride(), strict=True)
+            span = 1 + sum((length - 1) * stride for length, stride in lengths) if span else 0
+        end = (tensor.storage_offset() + span) * tensor.element_size()
+        return bool(end <= tensor.untyped_storage().nbytes())
+    except RuntimeError:
+        return False
+
 
 NUMPY = _NumPy()
 TORCH = _Torch()
 _KINDS: tuple[Kind, ...] = (NUMPY, _List(), TORCH)
+
+
+def memory_of(array: Any) -> NDArray[Any]:
+    """See the memory of an array of any kind, to compare it with that of another."""
+    if NUMPY.owns(array):
+        return np.asarray(array)
+    if not TORCH.owns(array) or TORCH.device(array) != "cpu":
+        return np.empty(0)
+    if not array.is_neg():
+        return TORCH.view(array)
+    # `view` of a negated tensor is a copy: all of its storage stands for it.
+    storage = array.untyped_storage()
+    return TORCH.view(array.new_empty(0, dtype=sys.modules["torch"].uint8).set_(storage))
 
 
 def kind_of(name: str, array: object, known: str = KNOWN) -> Kind:

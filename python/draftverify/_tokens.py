@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from draftverify._kinds import TORCH
+
 _INT64 = np.iinfo(np.int64)
+_LONG = 1024
+_NARROW = {
+    "int2",
+    "int4",
+    "uint2",
+    "uint4",
+}  # ml_dtypes' integers, which NumPy does not know as such
 
 
 def as_index(name: str, token: Any, place: str = "") -> int:
@@ -21,11 +30,11 @@ def as_index(name: str, token: Any, place: str = "") -> int:
         raise _not_integer(name, "a masked array", place)
     if isinstance(token, bool) or str(getattr(token, "dtype", "")).endswith("bool"):
         raise _not_integer(name, "a bool", place)
-    shape = tuple(getattr(token, "shape", ()))
-    if shape:
-        raise _not_integer(name, f"an array of shape {shape}", place)
+    shape = getattr(token, "shape", ())
+    if isinstance(shape, tuple) and shape:
+        raise _not_integer(name, f"an array of shape {tuple(shape)}", place)
     try:
-        return operator.index(token)
+        return int.__index__(operator.index(token))  # an int proper, also of a subclass
     except (TypeError, ValueError, RuntimeError):
         raise _not_integer(name, repr(token), place) from None
 
@@ -36,29 +45,44 @@ def as_indices(token_ids: Any, rows: int, vocabulary: int) -> NDArray[np.int64]:
     if isinstance(token_ids, list | tuple):
         tokens = [as_index(name, token, _row(row)) for row, token in enumerate(token_ids)]
         _expect_one_a_row(name, (len(tokens),), rows)
-        # One by one: NumPy would make floats of ids on both sides of what an int64 holds.
-        checked = [in_int64(name, t, vocabulary, _row(row)) for row, t in enumerate(tokens)]
-        return np.array(checked, dtype=np.int64)
+        return _within_int64(name, tokens, vocabulary)
     ids = _on_host(token_ids)
+    if ids.dtype.name in _NARROW:
+        ids = ids.astype(np.int64)
     if ids.dtype.kind not in "iu":
         message = f"{name}: expected integers, got dtype {ids.dtype.name}; convert them to int64"
         raise TypeError(message)
     _expect_one_a_row(name, ids.shape, rows)
     if ids.dtype == np.uint64:
-        for row, token in enumerate(ids.tolist()):
-            in_int64(name, token, vocabulary, _row(row))
+        return _within_int64(name, ids.tolist(), vocabulary)
     return np.ascontiguousarray(ids, dtype=np.int64)
 
 
 def in_int64(name: str, token: int, vocabulary: int, place: str = "") -> int:
     """Refuse what the compiled part cannot take; it refuses all else that is out of range."""
     if not _INT64.min <= token <= _INT64.max:
-        message = (
-            f"{name}: expected an id from 0 to {vocabulary - 1} (the rows have {vocabulary} "
-            f"entries), got {token}{place}; check that the ids belong to this vocabulary"
-        )
-        raise ValueError(message)
+        raise _outside(name, token, vocabulary, place)
     return token
+
+
+def _within_int64(name: str, tokens: list[int], vocabulary: int) -> NDArray[np.int64]:
+    """Make an array of ids. NumPy would make floats of some that are too large."""
+    if all(_INT64.min <= token <= _INT64.max for token in tokens):
+        return np.array(tokens, dtype=np.int64)
+    row = next(row for row, token in enumerate(tokens) if not 0 <= token < vocabulary)
+    raise _outside(name, tokens[row], vocabulary, _row(row))
+
+
+def _outside(name: str, token: int, vocabulary: int, place: str) -> ValueError:
+    # Python refuses to write out integers of thousands of digits.
+    shown = str(token) if token.bit_length() < _LONG else f"one of {token.bit_length()} bits"
+    cure = "ids do not wrap: leave padding out"
+    if token > 0:
+        cure = "check that the ids belong to this vocabulary"
+    return ValueError(
+        f"{name}: expected an id from 0 to {vocabulary - 1} (the rows have {vocabulary} entries), "
+        f"got {shown}{place}; {cure}"
+    )
 
 
 def _row(row: int) -> str:
@@ -78,11 +102,15 @@ def _on_host(token_ids: Any) -> NDArray[Any]:
             "draft_token_ids: expected integers, got a masked array; pass .filled(...) or .data"
         )
         raise TypeError(message)
+    if TORCH.owns(token_ids):
+        reason = TORCH.refusal(token_ids)
+        if reason is not None:
+            message = f"draft_token_ids: expected integers, got {reason}"
+            raise TypeError(message)
+        return TORCH.view(token_ids.cpu())
     try:
-        for method in ("cpu", "get"):  # Torch; CuPy
-            if callable(getattr(token_ids, method, None)):
-                token_ids = getattr(token_ids, method)()
-                break
+        if callable(getattr(token_ids, "get", None)):  # CuPy
+            token_ids = token_ids.get()
         return np.asarray(token_ids)
     except Exception as error:
         message = f"draft_token_ids: expected an integer array or list, got {error}; pass integers"

@@ -25,7 +25,7 @@ mod threads;
 
 use half::{bf16, f16};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -79,6 +79,7 @@ fn run<R: Send>(
     let result = if entries < DETACH_ENTRIES { contain(body) } else { py.detach(|| contain(body)) };
     result.map_err(|error| match error {
         Error::Internal(_) => PyRuntimeError::new_err(error.to_string()),
+        Error::Memory => PyMemoryError::new_err(error.to_string()),
         _ => PyValueError::new_err(error.to_string()),
     })
 }

@@ -40,12 +40,15 @@ pub(super) fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
             Ok(())
         }
         number => {
-            let found = threads.repr()?;
+            let found = threads
+                .repr()
+                .map_or("an integer too long to show".into(), |text| text.to_string());
             let message = format!(
                 "threads: expected an integer from 1 to {MAX_THREADS}, got {found}; pass 1 to keep \
                  to the calling thread"
             );
-            let no_integer = number.is_err_and(|error| error.is_instance_of::<PyTypeError>(threads.py()));
+            let no_integer =
+                number.is_err_and(|error| error.is_instance_of::<PyTypeError>(threads.py()));
             Err(if no_integer || is_bool {
                 PyTypeError::new_err(message)
             } else {

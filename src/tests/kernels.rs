@@ -7,6 +7,7 @@ use crate::residual::{Workers, residual_of};
 use crate::row::{Row, RowMut};
 
 for_each_type!(
+    tiny_masses_are_divided,
     no_zero_is_negative,
     mass_is_the_naive_sum,
     residual_is_the_naive_one,
@@ -94,5 +95,29 @@ fn no_zero_is_negative<T: Sample>() {
         let mass = residual_of(path, Workers::Caller, draft, target, &mut RowMut::of(&mut out));
         assert_eq!(mass.map(f64::to_bits), Ok(0), "{path:?}");
         assert_eq!(bits(&out), bits(&vec![zero; out.len()]), "{path:?}");
+    }
+}
+
+/// Masses from the smallest subnormal to large ones, in long rows that are mostly zeros.
+fn tiny_masses_are_divided<T: Sample>() {
+    for len in [1000, 1024, 5000] {
+        for exponent in (-1074..=120).step_by(3) {
+            let mass = T::of(2.0_f64.powi(exponent));
+            if !mass.to_f64().is_finite() {
+                continue;
+            }
+            let (draft, mut target) = (vec![T::of(0.0); len], vec![T::of(0.0); len]);
+            target[100] = mass;
+            target[len - 1] = T::of(mass.to_f64() * 0.75);
+            let expected = bits(&naive_residual(&draft, &target));
+            for path in paths() {
+                let mut out = vec![T::NAN; len];
+                let (draft, target) = (Row::of(&draft), Row::of(&target));
+                let found =
+                    residual_of(path, Workers::Caller, draft, target, &mut RowMut::of(&mut out));
+                assert!(found.is_ok(), "{path:?}: 2^{exponent}");
+                assert_eq!(bits(&out), expected, "{path:?}: 2^{exponent}, {len} entries");
+            }
+        }
     }
 }
