@@ -20,7 +20,6 @@ __all__ = [
 
 # This is where users find them, and where pickle looks them up.
 for _public in (
-    AcceptResidual,
     accept_probs,
     accept_residual,
     get_num_threads,

@@ -51,8 +51,8 @@ class Kind(Protocol):
 @lru_cache(maxsize=64)
 def _dtype_name(dtype: np.dtype[Any]) -> str:
     """Name a NumPy dtype; NumPy takes as long to put the name together as a small step takes."""
-    # A void type can call itself anything.
-    return "void" if dtype.type is np.void or issubclass(dtype.type, np.void) else str(dtype.name)
+    # A structured type can call itself anything.
+    return f"void{8 * dtype.itemsize}" if issubclass(dtype.type, np.void) else str(dtype.name)
 
 
 class _NumPy:
