@@ -86,7 +86,7 @@ class _NumPy:
 
 
 # Not longdouble, which float64 would round.
-_NUMBERS = (int, float, np.integer, np.float16, np.float32)
+_NUMBERS: tuple[type, ...] = (int, float, np.integer, np.float16, np.float32)
 
 
 class _List(_NumPy):
