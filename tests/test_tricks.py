@@ -77,6 +77,16 @@ def test_out_over_the_ids() -> None:
     assert not ids.any()
 
 
+def test_an_overlap_that_is_too_hard_to_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_hard(*_: object, **__: object) -> bool:
+        raise np.exceptions.TooHardError
+
+    monkeypatch.setattr(np, "shares_memory", too_hard)
+    rows = np.stack([DRAFT, DRAFT])
+    with pytest.raises(ValueError, match="overlaps draft_probs"):
+        accept_residual(rows, rows, [0, 0], out=np.empty((2, 2)))
+
+
 def test_out_under_a_negated_input() -> None:
     torch = need("torch")
     under = -torch.tensor([[0.5, 0.5]])

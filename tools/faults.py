@@ -420,7 +420,7 @@ FAULTS = (
     ),
     arrays(
         "an overlap that is hard to find passed over",
-        "out",
+        "tricks",
         "TooHardError:\n        return True",
         "TooHardError:\n        return False",
     ),
