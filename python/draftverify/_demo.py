@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 
 from draftverify import __version__, _demo_text, accept_residual, speculative_decode_step
 from draftverify._demo_data import Extract, load
+from draftverify._machine import Machine, machine
 
 GOLDEN_RATIO = 0.6180339887498949
 LARGEST = 5
@@ -89,7 +88,7 @@ class Report(TypedDict):
     """All that the demo shows."""
 
     versions: dict[str, str]
-    machine: dict[str, str | int]
+    machine: Machine
     uniforms: list[float]
     chains: list[Chain]
     acceptance: Acceptance
@@ -136,11 +135,7 @@ def report(extract: Extract) -> Report:
             "numpy": np.__version__,
             "python": platform.python_version(),
         },
-        "machine": {
-            "cpu": _cpu_model(),
-            "logical_cores": os.cpu_count() or 0,
-            "system": f"{platform.system()} {platform.machine()}",
-        },
+        "machine": machine(),
         "uniforms": uniforms,
         "chains": chains,
         "acceptance": {
@@ -244,13 +239,3 @@ def _three_lines(draft: NDArray[np.float32], target: NDArray[np.float32]) -> NDA
     mass = excess.sum()
     residual: NDArray[np.float32] = excess / mass
     return residual
-
-
-def _cpu_model() -> str:
-    """Name the CPU; Linux keeps it where `platform` does not look."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or "unknown CPU"
