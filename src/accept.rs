@@ -4,7 +4,7 @@
 //! Leviathan, Kalman and Matias, ICML 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023
 //! (arXiv 2302.01318), theorem 1.
 
-use crate::error::{Argument, Error};
+use crate::error::{Argument, Error, Place};
 use crate::row::Source;
 use crate::scalar::Scalar;
 
@@ -15,14 +15,14 @@ pub(crate) fn proposed<T: Scalar, S: Source<T>>(draft: S, token: i64) -> Result<
     let vocabulary = draft.len();
     let index = in_vocabulary(token, vocabulary)?;
     if draft.entry(index).to_f64() == 0.0 {
-        return Err(Error::TokenImpossible { row: None, token, vocabulary });
+        return Err(Error::TokenImpossible { place: Place::Only, token, vocabulary });
     }
     Ok(index)
 }
 
 pub(crate) fn in_vocabulary(token: i64, vocabulary: usize) -> Result<usize, Error> {
     usize::try_from(token).ok().filter(|index| *index < vocabulary).ok_or(Error::TokenRange {
-        row: None,
+        place: Place::Only,
         token,
         vocabulary,
     })
@@ -46,7 +46,12 @@ pub(crate) fn accept<T: Scalar, S: Source<T>>(
     let entries = (draft.entry(index), target.entry(index));
     for (argument, entry) in [(Argument::Draft, entries.0), (Argument::Target, entries.1)] {
         if !is_probability(entry) {
-            return Err(Error::Value { argument, row: None, index, value: entry.to_f64() });
+            return Err(Error::Value {
+                argument,
+                place: Place::Only,
+                index,
+                value: entry.to_f64(),
+            });
         }
     }
     Ok(ratio(entries.0, entries.1))

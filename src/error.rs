@@ -4,13 +4,17 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// One of the two rows a step compares.
+/// One of the two rows that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
     /// The draft model's probabilities.
     Draft,
     /// The target model's probabilities.
     Target,
+    /// The draft model's logits.
+    DraftLogits,
+    /// The target model's logits.
+    TargetLogits,
 }
 
 impl fmt::Display for Argument {
@@ -18,12 +22,30 @@ impl fmt::Display for Argument {
         f.write_str(match self {
             Self::Draft => "draft_probs",
             Self::Target => "target_probs",
+            Self::DraftLogits => "draft_logits",
+            Self::TargetLogits => "target_logits",
         })
     }
 }
 
+/// Which of the rows that were given an error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// There is only one.
+    Only,
+    /// One of many rows.
+    Row(usize),
+    /// A position of a chain: that of a drafted token or, one further, of the bonus token.
+    Position {
+        /// The chain.
+        request: usize,
+        /// Counted from 0 within the chain.
+        position: usize,
+    },
+}
+
 /// Why there is no answer. Every message names the argument, what was expected, what came and the
-/// cure; `row` is `None` where only one row was given.
+/// cure.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
@@ -47,8 +69,8 @@ pub enum Error {
     },
     /// A token id outside the vocabulary.
     TokenRange {
-        /// The row it belongs to.
-        row: Option<usize>,
+        /// Where it stands.
+        place: Place,
         /// The id.
         token: i64,
         /// The number of entries of a row.
@@ -56,8 +78,8 @@ pub enum Error {
     },
     /// A token that the draft model cannot have proposed.
     TokenImpossible {
-        /// The row it belongs to.
-        row: Option<usize>,
+        /// Where it stands.
+        place: Place,
         /// The id.
         token: i64,
         /// The number of entries of a row.
@@ -68,7 +90,7 @@ pub enum Error {
         /// Where it is.
         argument: Argument,
         /// The row it is in.
-        row: Option<usize>,
+        place: Place,
         /// The first bad index of that row.
         index: usize,
         /// The entry there.
@@ -77,11 +99,25 @@ pub enum Error {
     /// The mass of the residual is too large for the type it is divided in.
     MassOverflow {
         /// The row.
-        row: Option<usize>,
+        place: Place,
         /// The mass, computed in `f64`.
         mass: f64,
         /// The largest mass that the rows' type allows.
         limit: f64,
+    },
+    /// A uniform number that is not in `0.0..1.0`.
+    Uniform {
+        /// The draw that it is for.
+        place: Place,
+        /// The number.
+        value: f64,
+    },
+    /// A row that an id has to be drawn from, and that has none of positive probability.
+    NoToken {
+        /// Where it is.
+        argument: Argument,
+        /// The row.
+        place: Place,
     },
     /// There is no memory for the answers.
     Memory,
@@ -92,30 +128,42 @@ pub enum Error {
 impl Error {
     /// Say which of several rows the error is about.
     #[must_use]
-    pub(crate) fn in_row(mut self, index: usize) -> Self {
+    pub(crate) fn in_row(self, index: usize) -> Self {
+        self.at(Place::Row(index))
+    }
+
+    /// Say which row of which chain the error is about.
+    #[must_use]
+    pub(crate) fn at(mut self, found: Place) -> Self {
         match &mut self {
-            Self::TokenRange { row, .. }
-            | Self::TokenImpossible { row, .. }
-            | Self::Value { row, .. }
-            | Self::MassOverflow { row, .. } => *row = Some(index),
+            Self::TokenRange { place, .. }
+            | Self::TokenImpossible { place, .. }
+            | Self::Value { place, .. }
+            | Self::MassOverflow { place, .. }
+            | Self::Uniform { place, .. }
+            | Self::NoToken { place, .. } => *place = found,
             Self::Shape { .. } | Self::Length { .. } | Self::Memory | Self::Internal(_) => {}
         }
         self
     }
 }
 
-/// How a row is named in a message: nothing where there is only one.
-struct Place(Option<usize>);
-
+/// How a row is named in a message: not at all where there is only one.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |row| write!(f, " in row {row}"))
+        match self {
+            Self::Only => Ok(()),
+            Self::Row(row) => write!(f, " in row {row}"),
+            Self::Position { request, position } => {
+                write!(f, " at position {position} of request {request}")
+            }
+        }
     }
 }
 
 /// The argument that carries the token: a single one, or one of several.
-fn token_argument(row: Option<usize>) -> &'static str {
-    if row.is_some() { "draft_token_ids" } else { "drafted_token" }
+fn token_argument(place: Place) -> &'static str {
+    if place == Place::Only { "drafted_token" } else { "draft_token_ids" }
 }
 
 /// `nan` and `inf` as Python writes them.
@@ -137,48 +185,75 @@ impl fmt::Display for Error {
             ),
             Self::Length { argument, what, found, expected } => write!(
                 f,
-                "{argument}: expected {expected} {what} as draft_probs has, got {found}; pass \
-                 arguments of the same rows and vocabulary"
+                "{argument}: expected {expected} {what} as the other arguments have, got \
+                 {found}; pass arguments of the same rows and vocabulary"
             ),
-            Self::TokenRange { row, token, vocabulary } => write!(
+            Self::TokenRange { place, token, vocabulary } => write!(
                 f,
                 "{}: expected an id from 0 to {} (the rows have {vocabulary} entries), got \
                  {token}{}; {}",
-                token_argument(*row),
+                token_argument(*place),
                 vocabulary.saturating_sub(1),
-                Place(*row),
+                place,
                 if *token < 0 {
                     "ids do not wrap: leave padding out"
                 } else {
                     "check that the ids belong to this vocabulary"
                 }
             ),
-            Self::TokenImpossible { row, token, vocabulary } => write!(
+            Self::TokenImpossible { place, token, vocabulary } => write!(
                 f,
                 "{}: expected an id that the draft can propose, got {token}{} with \
                  draft_probs[{token}] == 0 (the rows have {vocabulary} entries); pass the \
                  probabilities that the token was drawn from",
-                token_argument(*row),
-                Place(*row)
+                token_argument(*place),
+                place
             ),
-            Self::Value { argument, row, index, value } => write!(
+            Self::Value {
+                argument: argument @ (Argument::DraftLogits | Argument::TargetLogits),
+                place,
+                index,
+                value,
+            } => write!(
+                f,
+                "{argument}: expected logits that are finite or -inf, one of them finite, got {} at \
+                 index {index}{place}; check the model's output for overflow, and masks for rows \
+                 that allow nothing",
+                Value(*value)
+            ),
+            Self::Value { argument, place, index, value } => write!(
                 f,
                 "{argument}: expected finite probabilities >= 0, got {} at index {index}{}; {}",
                 Value(*value),
-                Place(*row),
+                place,
                 if *value < 0.0 && value.is_finite() {
                     "pass the output of a softmax, not logits or log-probabilities"
                 } else {
                     "check the model's output for overflow"
                 }
             ),
-            Self::MassOverflow { row, mass, limit } => write!(
+            Self::MassOverflow { place, mass, limit } => write!(
                 f,
                 "target_probs: expected rows whose excess over draft_probs sums to at most {:?}, \
                  got {}{}; pass probabilities, which sum to 1",
                 limit,
                 Value(*mass),
-                Place(*row)
+                place
+            ),
+            Self::Uniform { place, value } => write!(
+                f,
+                "uniforms: expected numbers >= 0 and < 1, got {}{place}; {}",
+                Value(*value),
+                if *value == 1.0 {
+                    "a generator of (0, 1] gives 1 - u in [0, 1)"
+                } else {
+                    "pass independent numbers, uniform in [0, 1)"
+                }
+            ),
+            Self::NoToken { argument, place } => write!(
+                f,
+                "{argument}: expected a row with an entry > 0 to draw an id from, got zeros \
+                 alone{place}; check the model's output"
             ),
             Self::Memory => f.write_str("draft_token_ids: no memory for so many answers"),
             Self::Internal(what) => {
@@ -204,94 +279,4 @@ pub(crate) fn contain<R>(body: impl FnOnce() -> Result<R, Error>) -> Result<R, E
 fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic".into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_name_argument_expectation_finding_and_cure() {
-        let value =
-            Error::Value { argument: Argument::Target, row: None, index: 3, value: f64::NAN };
-        assert_eq!(
-            value.to_string(),
-            "target_probs: expected finite probabilities >= 0, got nan at index 3; check the \
-             model's output for overflow"
-        );
-        let negative = Error::Value { argument: Argument::Draft, row: None, index: 0, value: -0.5 }
-            .to_string();
-        assert!(
-            negative.ends_with("; pass the output of a softmax, not logits or log-probabilities"),
-            "{negative}"
-        );
-        let infinite = Error::Value {
-            argument: Argument::Draft,
-            row: None,
-            index: 0,
-            value: f64::NEG_INFINITY,
-        };
-        assert!(
-            infinite
-                .to_string()
-                .ends_with("got -inf at index 0; check the model's output for overflow"),
-            "{infinite}"
-        );
-        let text = value.in_row(7).to_string();
-        assert!(text.contains("got nan at index 3 in row 7;"), "{text}");
-
-        let range = Error::TokenRange { row: None, token: -1, vocabulary: 2 };
-        let text = range.to_string();
-        assert!(text.starts_with("drafted_token: expected an id from 0 to 1 (the rows"), "{text}");
-        assert!(text.ends_with("got -1; ids do not wrap: leave padding out"), "{text}");
-        let beyond = Error::TokenRange { row: None, token: 2, vocabulary: 2 }.to_string();
-        assert!(
-            beyond.ends_with("got 2; check that the ids belong to this vocabulary"),
-            "{beyond}"
-        );
-        let text = range.in_row(4).to_string();
-        assert!(
-            text.starts_with("draft_token_ids: ") && text.contains("got -1 in row 4;"),
-            "{text}"
-        );
-
-        let impossible = Error::TokenImpossible { row: None, token: 5, vocabulary: 8 };
-        let text = impossible.to_string();
-        assert!(
-            text.contains("got 5 with draft_probs[5] == 0 (the rows have 8 entries)"),
-            "{text}"
-        );
-        let text = impossible.in_row(2).to_string();
-        assert!(
-            text.contains("draft_token_ids: ") && text.contains("got 5 in row 2 with"),
-            "{text}"
-        );
-
-        let mass = Error::MassOverflow { row: None, mass: f64::INFINITY, limit: f64::MAX };
-        let text = mass.in_row(1).to_string();
-        assert!(text.contains("at most 1.7976931348623157e308, got inf in row 1;"), "{text}");
-
-        let shape = Error::Shape { entries: 7, vocabulary: 3 }.in_row(0).to_string();
-        assert!(shape.contains("got 7 entries for a vocabulary of 3;"), "{shape}");
-        let length =
-            Error::Length { argument: "draft_token_ids", what: "ids", found: 2, expected: 3 };
-        let text = length.in_row(0).to_string();
-        assert!(
-            text.contains("draft_token_ids: expected 3 ids as draft_probs has, got 2;"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn a_panic_becomes_an_error() {
-        let caught = contain::<()>(|| panic!("row {} of {}", 3, 2));
-        assert_eq!(caught, Err(Error::Internal("row 3 of 2".into())));
-        let caught = contain::<()>(|| panic!("plain"));
-        assert_eq!(caught, Err(Error::Internal("plain".into())));
-        let caught = contain::<()>(|| std::panic::panic_any(7_u8));
-        assert_eq!(caught, Err(Error::Internal("a panic".into())));
-        assert_eq!(contain(|| Ok(5)), Ok(5));
-        let text = Error::Internal("plain".into()).in_row(1).to_string();
-        assert_eq!(text, "internal error in draftverify: plain; please report it");
-    }
 }

@@ -41,8 +41,10 @@ mod accept;
 mod avx2;
 #[doc(hidden)]
 pub mod bench;
+mod chain;
 #[cfg(any(target_arch = "x86_64", test))]
 mod divisor;
+mod draw;
 mod error;
 mod float_env;
 mod lanes;
@@ -62,7 +64,8 @@ mod step;
 mod tests;
 mod tree;
 
-pub use error::{Argument, Error};
+pub use chain::{Method, Verdict};
+pub use error::{Argument, Error, Place};
 pub use half;
 pub use parallel::{num_threads, set_num_threads};
 pub use rows::{Rows, RowsMut};

@@ -4,7 +4,7 @@
 //! 2023 (arXiv 2211.17192), section 2.3. Where the sum is 0 it is the zero vector.
 
 use crate::accept::is_probability;
-use crate::error::{Argument, Error};
+use crate::error::{Argument, Error, Place};
 use crate::lanes::{DividePass, Excess, ExcessPass, Path, RecomputePass, SUB_BLOCK, written};
 use crate::parallel;
 use crate::row::{Row, RowMut, Source};
@@ -108,7 +108,7 @@ fn checked<T: Scalar, S: Source<T>>(draft: S, target: S, found: Excess) -> Resul
     if divisor.to_f64().is_finite() {
         Ok(divisor)
     } else {
-        Err(Error::MassOverflow { row: None, mass: found.mass, limit: T::Wide::MAX })
+        Err(Error::MassOverflow { place: Place::Only, mass: found.mass, limit: T::Wide::MAX })
     }
 }
 
@@ -117,6 +117,6 @@ fn checked<T: Scalar, S: Source<T>>(draft: S, target: S, found: Excess) -> Resul
 fn look<T: Scalar, S: Source<T>>(argument: Argument, row: S) -> Result<(), Error> {
     let bad = (0..row.len()).find(|index| !is_probability(row.entry(*index)));
     bad.map_or(Ok(()), |index| {
-        Err(Error::Value { argument, row: None, index, value: row.entry(index).to_f64() })
+        Err(Error::Value { argument, place: Place::Only, index, value: row.entry(index).to_f64() })
     })
 }

@@ -7,6 +7,7 @@
 //! through a small buffer, so that no copy of a row is ever made.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use crate::error::Error;
 use crate::row::{Row, RowMut, offset};
@@ -105,6 +106,19 @@ impl<'a, T: Scalar> Rows<'a, T> {
     #[must_use]
     pub fn vocabulary(&self) -> usize {
         self.layout.vocabulary
+    }
+
+    /// Some of the rows: those of one request out of many.
+    ///
+    /// # Panics
+    /// If there are no such rows, as with a slice.
+    #[must_use]
+    pub fn part(&self, range: Range<usize>) -> Self {
+        let Range { start, end } = range;
+        assert!(start <= end && end <= self.layout.rows, "rows {start}..{end} of {}", self.len());
+        // With no row there is no address to go to.
+        let first = if start == end { self.first } else { self.row(start).first };
+        Self { first, layout: Layout { rows: end - start, ..self.layout }, entries: PhantomData }
     }
 
     /// # Panics

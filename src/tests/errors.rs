@@ -4,7 +4,7 @@ use half::f16;
 
 use crate::error::Argument::{Draft, Target};
 use crate::{
-    Error, OnBadRow, Rows, RowsMut, accept_probs, accept_residual, speculative_decode_step,
+    Error, OnBadRow, Place, Rows, RowsMut, accept_probs, accept_residual, speculative_decode_step,
 };
 
 const NAN: f32 = f32::NAN;
@@ -23,18 +23,19 @@ fn shapes_come_before_tokens_and_tokens_before_values() {
     let short = speculative_decode_step(&[0.5, 0.5], &[NAN, 0.5], 7, &mut [0.0]);
     let expected = Error::Length { argument: "residual", what: "entries", found: 1, expected: 2 };
     assert_eq!(short, Err(expected));
-    let expected = |token| Error::TokenRange { row: None, token, vocabulary: 2 };
+    let expected = |token| Error::TokenRange { place: Place::Only, token, vocabulary: 2 };
     for token in [-1, 2, i64::MIN, i64::MAX] {
         assert_eq!(step(&[NAN, 0.0], &[0.5, 0.5], token), expected(token));
     }
-    let expected = Error::TokenImpossible { row: None, token: 1, vocabulary: 2 };
+    let expected = Error::TokenImpossible { place: Place::Only, token: 1, vocabulary: 2 };
     assert_eq!(step(&[NAN, 0.0], &[0.5, 0.5], 1), expected);
     assert_eq!(step(&[1.0, -0.0], &[0.5, 0.5], 1), expected);
 }
 
 #[test]
 fn values_are_reported_draft_first_with_the_first_index() {
-    let value = |argument, index, value| Error::Value { argument, row: None, index, value };
+    let value =
+        |argument, index, value| Error::Value { argument, place: Place::Only, index, value };
     assert_eq!(step(&[1.0, -0.5, -0.25], &[-1.0, 0.0, 0.0], 0), value(Draft, 1, -0.5));
     assert_eq!(
         step(&[0.5, 0.5], &[3.0, f32::NEG_INFINITY], 0),
@@ -70,12 +71,12 @@ fn entries_above_one_are_computed_and_an_overflowing_mass_is_refused() {
     assert_eq!(out[..2], [0.0, 1.0]);
     let over = speculative_decode_step(&[1.0, 0.0, 0.0], &[0.0, f32::MAX, f32::MAX], 0, &mut out);
     let (mass, limit) = (2.0 * f64::from(f32::MAX), f64::from(f32::MAX));
-    assert_eq!(over, Err(Error::MassOverflow { row: None, mass, limit }));
+    assert_eq!(over, Err(Error::MassOverflow { place: Place::Only, mass, limit }));
 
     let target = [0.0, f64::MAX, f64::MAX];
     let over = speculative_decode_step(&[1.0, 0.0, 0.0], &target, 0, &mut [0.0; 3]);
     let (mass, limit) = (f64::INFINITY, f64::MAX);
-    assert_eq!(over, Err(Error::MassOverflow { row: None, mass, limit }));
+    assert_eq!(over, Err(Error::MassOverflow { place: Place::Only, mass, limit }));
 }
 
 #[test]
@@ -138,23 +139,23 @@ fn errors_of_rows_name_the_row() {
     };
     let (error, _) = refused(&draft, &target, &[0, 1, 0, 0]);
     assert!(
-        matches!(error, Error::Value { argument: Target, row: Some(0), index: 1, .. }),
+        matches!(error, Error::Value { argument: Target, place: Place::Row(0), index: 1, .. }),
         "{error:?}"
     );
-    let expected = Error::Value { argument: Draft, row: Some(1), index: 0, value: -1.0 };
+    let expected = Error::Value { argument: Draft, place: Place::Row(1), index: 0, value: -1.0 };
     assert_eq!(refused(&draft, &[0.5; 8], &[0, 1, 0, 0]).0, expected);
 
     let (error, out) = refused(&draft, &target, &[0, 1, -1, 2]);
-    assert_eq!(error, Error::TokenRange { row: Some(2), token: -1, vocabulary: 2 });
+    assert_eq!(error, Error::TokenRange { place: Place::Row(2), token: -1, vocabulary: 2 });
     assert_eq!(out.map(f32::to_bits), [7.0_f32.to_bits(); 8], "nothing is written");
     draft[7] = 0.0;
     let (error, out) = refused(&draft, &target, &[0, 1, 0, 1]);
-    assert_eq!(error, Error::TokenImpossible { row: Some(3), token: 1, vocabulary: 2 });
+    assert_eq!(error, Error::TokenImpossible { place: Place::Row(3), token: 1, vocabulary: 2 });
     assert_eq!(out.map(f32::to_bits), [7.0_f32.to_bits(); 8], "nothing is written");
 
     let huge = [0.0, f32::MAX, 0.0, f32::MAX, f32::MAX, f32::MAX, 0.0, 0.0];
     let error = refused(&[1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0], &huge, &[0; 4]).0;
-    assert!(matches!(error, Error::MassOverflow { row: Some(2), .. }), "{error:?}");
+    assert!(matches!(error, Error::MassOverflow { place: Place::Row(2), .. }), "{error:?}");
 }
 
 #[test]
@@ -174,15 +175,18 @@ fn accept_probs_checks_what_it_reads() {
     ] {
         let (draft, target) = ([0.5_f32, 0.5, 0.5, draft], [0.5, 0.5, 0.5, target]);
         let refused = accept_probs(rows(&draft), rows(&target), &[0, 1]);
-        let Err(Error::Value { argument, row: Some(1), index: 1, .. }) = refused else {
+        let Err(Error::Value { argument, place: Place::Row(1), index: 1, .. }) = refused else {
             panic!("{refused:?}")
         };
         assert_eq!(argument, token, "{draft:?} and {target:?}");
     }
     let refused = accept_probs(rows(&[0.5_f32, 0.0]), rows(&[0.5, 0.5]), &[1]);
-    assert_eq!(refused, Err(Error::TokenImpossible { row: Some(0), token: 1, vocabulary: 2 }));
+    assert_eq!(
+        refused,
+        Err(Error::TokenImpossible { place: Place::Row(0), token: 1, vocabulary: 2 })
+    );
     let refused = accept_probs(rows(&[0.5_f32, 0.0]), rows(&[0.5, 0.5]), &[2]);
-    assert_eq!(refused, Err(Error::TokenRange { row: Some(0), token: 2, vocabulary: 2 }));
+    assert_eq!(refused, Err(Error::TokenRange { place: Place::Row(0), token: 2, vocabulary: 2 }));
 }
 
 /// Rows with a stride: what lies between them is neither read nor written.

@@ -12,7 +12,7 @@ use crate::residual::Workers;
 use crate::row::{Row, RowMut};
 use crate::scalar::Wide;
 use crate::step::step_of;
-use crate::{Error, naive};
+use crate::{Error, Place, naive};
 
 for_each_type!(any_input_is_answered_right_or_refused, identities_hold);
 
@@ -54,24 +54,24 @@ fn expected<T: Sample>(draft: &[T], target: &[T], token: i64) -> Result<(u64, u6
     let index = match usize::try_from(token) {
         Ok(index) if index < vocabulary => index,
         _ => {
-            return Err(Error::TokenRange { row: None, token, vocabulary });
+            return Err(Error::TokenRange { place: Place::Only, token, vocabulary });
         }
     };
     if draft[index].to_f64() == 0.0 {
-        return Err(Error::TokenImpossible { row: None, token, vocabulary });
+        return Err(Error::TokenImpossible { place: Place::Only, token, vocabulary });
     }
     for (argument, row) in [(Draft, draft), (Target, target)] {
         for (index, entry) in row.iter().enumerate() {
             let value = entry.to_f64();
             if !(0.0..f64::INFINITY).contains(&value) {
-                return Err(Error::Value { argument, row: None, index, value });
+                return Err(Error::Value { argument, place: Place::Only, index, value });
             }
         }
     }
     let mass = naive::mass(draft, target);
     let limit = T::Wide::MAX;
     if !T::Wide::from_f64(mass).to_f64().is_finite() {
-        return Err(Error::MassOverflow { row: None, mass, limit });
+        return Err(Error::MassOverflow { place: Place::Only, mass, limit });
     }
     let accept_prob = (target[index].to_f64() / draft[index].to_f64()).min(1.0);
     Ok((accept_prob.to_bits(), mass.to_bits()))

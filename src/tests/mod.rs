@@ -5,6 +5,7 @@ mod errors;
 mod fuzz;
 mod kernels;
 mod layouts;
+mod messages;
 mod rows;
 mod scalar;
 

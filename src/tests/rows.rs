@@ -2,7 +2,8 @@
 
 use super::{Noise, Sample, bits, for_each_type};
 use crate::{
-    Error, OnBadRow, Rows, RowsMut, Step, accept_probs, accept_residual, speculative_decode_step,
+    Error, OnBadRow, Place, Rows, RowsMut, Step, accept_probs, accept_residual,
+    speculative_decode_step,
 };
 
 for_each_type!(rows_have_the_bits_of_single_steps, bad_rows_answer_nan_alone);
@@ -89,7 +90,7 @@ fn bad_rows_answer_nan_alone<T: Sample>() {
     }
     batch.ids[7] = 300;
     let (steps, residual) = batch.run(OnBadRow::AnswerNan);
-    assert_eq!(steps, Err(Error::TokenRange { row: Some(7), token: 300, vocabulary: 300 }));
+    assert_eq!(steps, Err(Error::TokenRange { place: Place::Row(7), token: 300, vocabulary: 300 }));
     let untouched = vec![T::of(0.5); residual.len()];
     assert_eq!(bits(&residual), bits(&untouched), "nothing is written");
 }

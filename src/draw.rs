@@ -1,0 +1,153 @@
+//! Draw an id from the weights of a row, given a uniform number.
+//!
+//! The weights are not normalised: with `v = uniform * mass` the id is the first whose running sum
+//! exceeds `v`. The running sum goes over the sums of the sub-blocks, one after the other, until one
+//! of them carries it above `v`; within that sub-block it goes on entry by entry. The sums are those
+//! of the fixed order of `lanes.rs`, so that who draws changes nothing. Only ids of positive weight
+//! are ever drawn.
+
+use std::ops::Range;
+
+use crate::lanes::{Instructions, Kernel, LANES, Path, SUB_BLOCK};
+use crate::parallel;
+use crate::residual::Workers;
+use crate::tree::Tree;
+
+/// Sub-blocks that one thread works on at a time.
+const CHUNK: usize = 32;
+
+/// Weights of the ids of a vocabulary, finite and not negative.
+pub(crate) trait Weights: Copy + Sync {
+    /// From this many entries on several threads share a row.
+    const SHARED: usize;
+
+    /// The size of the vocabulary, not 0.
+    fn len(&self) -> usize;
+
+    /// The sum of a sub-block in the fixed order, and whether something in it is not as it should
+    /// be: then the caller looks at the row entry by entry. `#[inline(always)]`, as all that it
+    /// calls in a loop.
+    fn sum<I: Instructions>(&self, range: Range<usize>) -> (f64, bool);
+
+    /// The weights that `sum` has added.
+    fn entries(&self, range: Range<usize>, slots: &mut [f64]);
+}
+
+/// The sums of the sub-blocks of a row.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sums {
+    blocks: Vec<f64>,
+    /// Their sum, in the fixed order.
+    pub(crate) mass: f64,
+    /// Whether some sub-block was not as it should be.
+    pub(crate) suspect: bool,
+}
+
+impl Sums {
+    pub(crate) fn of<W: Weights>(path: Path, workers: Workers, weights: W) -> Self {
+        let len = weights.len();
+        let blocks = len.div_ceil(SUB_BLOCK);
+        let chunks = blocks.div_ceil(CHUNK);
+        let pass = |chunk: usize| {
+            let blocks = chunk * CHUNK..blocks.min((chunk + 1) * CHUNK);
+            path.run(SumPass { weights, blocks })
+        };
+        let mut sums = Self { blocks: Vec::with_capacity(blocks), mass: 0.0, suspect: false };
+        let mut tree = Tree::new();
+        let mut add = |chunk: usize, (found, suspect): ([f64; CHUNK], bool)| {
+            for sum in &found[..CHUNK.min(blocks - chunk * CHUNK)] {
+                sums.blocks.push(*sum);
+                tree.push(*sum);
+            }
+            sums.suspect |= suspect;
+        };
+        if workers == Workers::Several && len >= W::SHARED {
+            for (chunk, found) in parallel::map(chunks, pass).into_iter().enumerate() {
+                add(chunk, found);
+            }
+        } else {
+            for chunk in 0..chunks {
+                add(chunk, pass(chunk));
+            }
+        }
+        sums.mass = tree.total();
+        sums
+    }
+
+    /// The id that a uniform number in `0.0..1.0` selects; none if there is no weight at all.
+    pub(crate) fn draw<W: Weights>(&self, weights: W, uniform: f64) -> Option<usize> {
+        let threshold = uniform * self.mass;
+        let mut before = 0.0;
+        for (block, sum) in self.blocks.iter().enumerate() {
+            let after = before + sum;
+            if after > threshold {
+                return within(weights, block, before, threshold);
+            }
+            before = after;
+        }
+        // Rounding can leave none: then the last id of any weight.
+        let last = self.blocks.iter().rposition(|sum| *sum > 0.0)?;
+        within(weights, last, f64::NEG_INFINITY, threshold)
+    }
+}
+
+/// The first id of a sub-block whose running sum exceeds the threshold, else the last of any weight.
+fn within<W: Weights>(weights: W, block: usize, before: f64, threshold: f64) -> Option<usize> {
+    let range = block * SUB_BLOCK..weights.len().min((block + 1) * SUB_BLOCK);
+    let mut buffer = [0.0; SUB_BLOCK];
+    let entries = &mut buffer[..range.len()];
+    weights.entries(range.clone(), entries);
+    let (mut running, mut last) = (before, None);
+    for (id, weight) in range.zip(&*entries).filter(|(_, weight)| **weight > 0.0) {
+        running += weight;
+        last = Some(id);
+        if running > threshold {
+            break;
+        }
+    }
+    last
+}
+
+/// The sums of some sub-blocks, at most a chunk.
+struct SumPass<W> {
+    weights: W,
+    blocks: Range<usize>,
+}
+
+impl<W: Weights> Kernel for SumPass<W> {
+    type Output = ([f64; CHUNK], bool);
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) -> Self::Output {
+        let (mut sums, mut suspect) = ([0.0; CHUNK], false);
+        for (block, slot) in self.blocks.zip(&mut sums) {
+            let start = block * SUB_BLOCK;
+            let (sum, found) =
+                self.weights.sum::<I>(start..self.weights.len().min(start + SUB_BLOCK));
+            *slot = sum;
+            suspect |= found;
+        }
+        (sums, suspect)
+    }
+}
+
+/// The sum of the weights of a sub-block in the fixed order.
+#[inline(always)]
+pub(crate) fn lane_sum(weights: &[f64]) -> f64 {
+    let (groups, rest) = weights.as_chunks::<LANES>();
+    let mut lanes = [0.0; LANES];
+    for group in groups {
+        for (lane, weight) in lanes.iter_mut().zip(group) {
+            *lane += weight;
+        }
+    }
+    for (lane, weight) in lanes.iter_mut().zip(rest) {
+        *lane += weight;
+    }
+    for width in [8, 4, 2, 1] {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+    }
+    lanes[0]
+}
