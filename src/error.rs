@@ -244,7 +244,7 @@ impl fmt::Display for Error {
                 f,
                 "uniforms: expected numbers >= 0 and < 1, got {}{place}; {}",
                 Value(*value),
-                if *value == 1.0 {
+                if value.to_bits() == 1.0_f64.to_bits() {
                     "a generator of (0, 1] gives 1 - u in [0, 1)"
                 } else {
                     "pass independent numbers, uniform in [0, 1)"
@@ -264,6 +264,16 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// Expect so many of what an argument has.
+pub(crate) fn expect(
+    argument: &'static str,
+    what: &'static str,
+    found: usize,
+    expected: usize,
+) -> Result<(), Error> {
+    if found == expected { Ok(()) } else { Err(Error::Length { argument, what, found, expected }) }
+}
 
 /// Run `body`; a panic in it, which would be a mistake of ours, becomes an ordinary error.
 ///

@@ -37,6 +37,7 @@
 //! Rows are `f32`, `f64`, [`half::f16`] or [`half::bf16`]: see [`Scalar`].
 
 mod accept;
+mod argmax;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[doc(hidden)]
@@ -51,6 +52,7 @@ mod lanes;
 #[cfg(test)]
 mod naive;
 mod parallel;
+mod probabilities;
 #[cfg(feature = "python")]
 mod python;
 #[cfg(target_arch = "x86_64")]
@@ -68,6 +70,7 @@ pub use chain::{Method, Verdict};
 pub use error::{Argument, Error, Place};
 pub use half;
 pub use parallel::{num_threads, set_num_threads};
+pub use probabilities::{Chain, verify_chain};
 pub use rows::{Rows, RowsMut};
 pub use scalar::{Scalar, Wide};
 pub use step::{OnBadRow, Step, accept_probs, accept_residual, speculative_decode_step};
