@@ -28,7 +28,7 @@ class ChainVerdict(NamedTuple, Generic[_ArrayT]):
     token_ids: _ArrayT
 
 
-def verify_chain(
+def verify_chain(  # noqa: PLR0913 - one request has as many parts
     draft_probs: _ArrayT | None,
     target_probs: _ArrayT,
     draft_token_ids: object,
@@ -46,7 +46,7 @@ def verify_chain(
     from the target's last row. What is emitted follows ``target_probs`` exactly.
 
     Two layouts. *Padded*: requests of up to K drafted tokens, in arrays with K places for each.
-    *Flat*, with ``indptr``: T drafted tokens in all, those of request ``b`` from ``indptr[b]`` up to
+    *Flat*, with ``indptr``: T drafted tokens in all, those of request ``b`` from ``indptr[b]`` to
     ``indptr[b + 1]``; its rows of the target are ``indptr[b] + b`` to ``indptr[b + 1] + b``, the
     last one included.
 

@@ -15,7 +15,7 @@ _LARGEST_ID = np.iinfo(np.int32).max
 
 
 class Numbers(NamedTuple):
-    """The arguments that are numbers, copied to arrays of one dtype each, their shapes unchecked."""
+    """The arguments that are numbers, copied to arrays of known dtypes, their shapes unchecked."""
 
     token_ids: NDArray[np.int64]
     uniforms: NDArray[np.float64] | None
@@ -38,7 +38,7 @@ class Requests(NamedTuple):
     bonus_token_ids: NDArray[np.int64] | None
 
 
-def numbers_of(
+def numbers_of(  # noqa: PLR0913, PLR0917 - the arguments of the public functions
     method: object,
     draft_token_ids: Any,
     uniforms: Any,
@@ -152,8 +152,9 @@ def _cure(name: str) -> str:
 def _lengths_of(indptr: NDArray[np.int64], tokens: int) -> NDArray[np.int64]:
     """Tell how many tokens each request has."""
     good = indptr.ndim == 1 and indptr.size > 0
-    lengths = np.diff(indptr) if good else indptr
-    if not good or indptr[0] != 0 or indptr[-1] != tokens or (lengths < 0).any():
+    lengths: NDArray[np.int64] = np.diff(indptr) if good else indptr
+    falls = good and (indptr[1:] < indptr[:-1]).any()
+    if not good or indptr[0] != 0 or indptr[-1] != tokens or falls:
         shown = indptr.tolist() if indptr.size <= 8 else f"shape {indptr.shape}"  # noqa: PLR2004
         message = (
             f"indptr: expected shape (B + 1,), from 0 and never falling to the {tokens} drafted "
@@ -177,7 +178,7 @@ def _padded_lengths(lengths: NDArray[np.int64] | None, ids: NDArray[np.int64]) -
                 raise ValueError(message)
         return lengths
     drafted = ids != -1
-    found = drafted.sum(axis=1, dtype=np.int64)
+    found: NDArray[np.int64] = drafted.sum(axis=1, dtype=np.int64)
     behind = np.arange(width) >= found[:, None]
     if (drafted & behind).any():
         request = int(np.argmax((drafted & behind).any(axis=1)))
