@@ -113,7 +113,7 @@ class Jax(Library):
     def plain(self, array: Any) -> NDArray[Any]:
         assert isinstance(array, need("jax").Array)
         assert array.devices() == {need("jax").devices("cpu")[0]}
-        return np.asarray(array)
+        return np.array(array)  # a copy that can be written to, as other libraries' results
 
 
 class Lists(Library):
