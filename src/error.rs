@@ -265,6 +265,16 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// Expect so many of what an argument has.
+pub(crate) fn expect(
+    argument: &'static str,
+    what: &'static str,
+    found: usize,
+    expected: usize,
+) -> Result<(), Error> {
+    if found == expected { Ok(()) } else { Err(Error::Length { argument, what, found, expected }) }
+}
+
 /// Run `body`; a panic in it, which would be a mistake of ours, becomes an ordinary error.
 ///
 /// A server must survive it, and Python's `PanicException` is not caught by `except Exception`.

@@ -53,6 +53,7 @@ mod naive;
 mod parallel;
 #[cfg(feature = "python")]
 mod python;
+mod rate;
 #[cfg(target_arch = "x86_64")]
 mod registers;
 mod residual;
@@ -68,6 +69,7 @@ pub use chain::{Method, Verdict};
 pub use error::{Argument, Error, Place};
 pub use half;
 pub use parallel::{num_threads, set_num_threads};
+pub use rate::{acceptance_rate, acceptance_rates};
 pub use rows::{Rows, RowsMut};
 pub use scalar::{Scalar, Wide};
 pub use step::{OnBadRow, Step, accept_probs, accept_residual, speculative_decode_step};
