@@ -7,24 +7,42 @@ from draftverify._core import (
     set_num_threads,
     speculative_decode_step,
 )
+from draftverify._draft_lengths import best_draft_length, expected_tokens, speedup
+from draftverify._statistics import (
+    acceptance_rate,
+    expected_tokens_block,
+    expected_tokens_by_position,
+)
 
 __all__ = [
     "AcceptResidual",
     "__version__",
     "accept_probs",
     "accept_residual",
+    "acceptance_rate",
+    "best_draft_length",
+    "expected_tokens",
+    "expected_tokens_block",
+    "expected_tokens_by_position",
     "get_num_threads",
     "set_num_threads",
     "speculative_decode_step",
+    "speedup",
 ]
 
 # This is where users find them, and where pickle looks them up.
 for _public in (
     accept_probs,
     accept_residual,
+    acceptance_rate,
+    best_draft_length,
+    expected_tokens,
+    expected_tokens_block,
+    expected_tokens_by_position,
     get_num_threads,
     set_num_threads,
     speculative_decode_step,
+    speedup,
 ):
     _public.__module__ = "draftverify"
 del _public

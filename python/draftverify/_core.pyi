@@ -12,6 +12,7 @@ __all__ = [
     "accept_rows",
     "accept_vectors",
     "get_num_threads",
+    "rate_rows",
     "set_num_threads",
     "speculative_decode_step",
 ]
@@ -56,3 +57,4 @@ def accept_rows(
 def accept_entries(
     draft: NDArray[Any], target: NDArray[Any], token_ids: NDArray[np.int64], bfloat16: bool
 ) -> NDArray[np.float64]: ...
+def rate_rows(draft: NDArray[Any], target: NDArray[Any], bfloat16: bool) -> NDArray[np.float64]: ...
