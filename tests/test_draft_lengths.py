@@ -45,15 +45,15 @@ RATES = [
 
 
 def exact_tokens(rate: float, length: int) -> Fraction:
-    """Sum up to the last digit for short chains, to 60 digits for long ones."""
+    """Sum up to the last digit for short chains, to 80 digits for long ones."""
     if rate == 1:
         return Fraction(length + 1)
     exact = Fraction(rate)
-    if length < 200:
+    if length < 100:
         return sum((exact**kept for kept in range(length + 1)), Fraction(0))
-    context = Context(prec=100, Emin=-(10**9), Emax=10**9)
-    power = Fraction(context.power(Decimal(rate), length + 1)) if rate > 1e-3 else Fraction(0)
-    return (1 - power) / (1 - exact)
+    context = Context(prec=120, Emin=-(10**9), Emax=10**9)
+    power = context.power(Decimal(rate), length + 1)
+    return (1 - (Fraction(power) if power > 1e-80 else 0)) / (1 - exact)
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -107,9 +107,11 @@ def test_best_lengths_are_those_of_the_table(rate: float) -> None:
 
 def exact_best(rate: float, cost: float, longest: int) -> int:
     """Try every length; the first of the best ones is it."""
-    speeds = [
-        exact_tokens(rate, length) / (1 + length * Fraction(cost)) for length in range(longest + 1)
-    ]
+    speeds, power, tokens = [], Fraction(1), Fraction(1)
+    for length in range(longest + 1):
+        speeds.append(tokens / (1 + length * Fraction(cost)))
+        power *= Fraction(rate)
+        tokens += power
     return speeds.index(max(speeds))
 
 
