@@ -198,6 +198,7 @@ def test_nothing_is_written_or_warned_about() -> None:
     with np.errstate(all="raise"):
         assert expected_tokens(rates, 1000).tolist() == [1.0, 1.0, 2.0, 1001.0]
         assert speedup(rates, 10, 1e308).tolist() == [0.0] * 4
+        assert speedup(0.0, 1, 1.7e308) == 1 / 1.7e308
         assert best_draft_length(rates, [0.0, 1e-320, 1e308, 0.0]).tolist() == [0, 0, 0, 64]
 
 
@@ -216,6 +217,8 @@ def test_bad_rates_are_refused(function: Callable[[Any], Any]) -> None:
     refused(ValueError, function, [0.5, 1.5], says=(name, "got 1.5 at index 1"))
     refused(ValueError, function, np.array([[0.5], [-0.5]]), says=(name, "at index (1, 0)"))
     refused(ValueError, function, 1 + 1e-9, says=(name, "numpy.minimum(rate, 1)"))
+    refused(ValueError, function, -(10**400), says=(name, "got -inf; "))
+    refused(ValueError, function, 80, says=(name, "got 80.0; pass a probability"))
     wrong: Any
     for wrong in (
         True,
