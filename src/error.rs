@@ -255,7 +255,7 @@ impl fmt::Display for Error {
                 "{argument}: expected a row with an entry > 0 to draw an id from, got zeros \
                  alone{place}; check the model's output"
             ),
-            Self::Memory => f.write_str("draft_token_ids: no memory for so many answers"),
+            Self::Memory => f.write_str("no memory for so many answers; pass fewer rows at a time"),
             Self::Internal(what) => {
                 write!(f, "internal error in draftverify: {what}; please report it")
             }

@@ -128,7 +128,7 @@ pub(crate) unsafe fn written<W>(slots: &mut [MaybeUninit<W>]) -> &mut [W] {
 
 /// Start and width of every sub-block of a row.
 #[inline(always)]
-fn sub_blocks(len: usize) -> impl Iterator<Item = (usize, usize)> {
+pub(crate) fn sub_blocks(len: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(SUB_BLOCK).map(move |start| (start, SUB_BLOCK.min(len - start)))
 }
 

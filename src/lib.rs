@@ -55,6 +55,7 @@ mod parallel;
 mod probabilities;
 #[cfg(feature = "python")]
 mod python;
+mod rate;
 #[cfg(target_arch = "x86_64")]
 mod registers;
 mod residual;
@@ -71,6 +72,7 @@ pub use error::{Argument, Error, Place};
 pub use half;
 pub use parallel::{num_threads, set_num_threads};
 pub use probabilities::{Chain, verify_chain};
+pub use rate::{acceptance_rate, acceptance_rates};
 pub use rows::{Rows, RowsMut};
 pub use scalar::{Scalar, Wide};
 pub use step::{OnBadRow, Step, accept_probs, accept_residual, speculative_decode_step};

@@ -41,6 +41,14 @@ pub(crate) fn mass<T: Scalar>(draft: &[T], target: &[T]) -> f64 {
     tree(&wide.chunks(256).map(sub_block).collect::<Vec<_>>())
 }
 
+/// The acceptance rate of a row in the fixed order.
+pub(crate) fn rate<T: Scalar>(draft: &[T], target: &[T]) -> f64 {
+    let pairs = draft.iter().zip(target);
+    let smaller: Vec<f64> =
+        pairs.map(|(d, t)| d.widen().to_f64().min(t.widen().to_f64())).collect();
+    tree(&smaller.chunks(256).map(sub_block).collect::<Vec<_>>())
+}
+
 /// The quotients of a row before they are rounded to the storage type.
 pub(crate) fn quotients<T: Scalar>(draft: &[T], target: &[T]) -> Vec<T::Wide> {
     let mass = mass(draft, target);

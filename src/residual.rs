@@ -13,7 +13,7 @@ use crate::tree::Tree;
 
 /// Entries of a row that one thread works on at a time: whole sub-blocks, a power of two of them, so
 /// that their tree is part of the tree of the row.
-const CHUNK: usize = 32 * SUB_BLOCK;
+pub(crate) const CHUNK: usize = 32 * SUB_BLOCK;
 
 /// From this many entries on a single row is worked on by several threads; see DESIGN.md for the
 /// measurement.

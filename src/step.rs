@@ -137,8 +137,7 @@ pub fn accept_residual<T: Scalar>(
         })?;
     }
     let path = Path::best();
-    let workers = if draft.len() == 1 { Workers::Several } else { Workers::Caller };
-    let answer = |index| {
+    each_row(draft.len(), draft.vocabulary(), |index, workers| {
         // SAFETY: every row is asked for once.
         let mut out = unsafe { residual.row(index) };
         let (draft, target) = (draft.row(index), target.row(index));
@@ -148,21 +147,31 @@ pub fn accept_residual<T: Scalar>(
             return Ok(Step { accept_prob: f64::NAN, mass: f64::NAN });
         }
         step.map_err(|error| error.in_row(index))
-    };
-    let (rows, group) = (draft.len(), GROUP_ENTRIES.div_ceil(draft.vocabulary()));
+    })
+}
+
+/// Answer every row, in order, or fail with the error of the lowest row that has one. Several
+/// threads share the rows or, where there is only one, may share that.
+pub(crate) fn each_row<R: Send + Sync>(
+    rows: usize,
+    vocabulary: usize,
+    answer: impl Fn(usize, Workers) -> Result<R, Error> + Sync,
+) -> Result<Vec<R>, Error> {
+    let workers = if rows == 1 { Workers::Several } else { Workers::Caller };
+    let group = GROUP_ENTRIES.div_ceil(vocabulary);
     if rows <= group {
-        return (0..rows).map(answer).collect();
+        return (0..rows).map(|index| answer(index, workers)).collect();
     }
     let groups = parallel::map(rows.div_ceil(group), |index| {
         let rows = index * group..rows.min((index + 1) * group);
-        rows.map(answer).collect::<Result<Vec<_>, _>>()
+        rows.map(|index| answer(index, workers)).collect::<Result<Vec<_>, _>>()
     });
-    let mut steps = room(rows)?;
+    let mut answers = room(rows)?;
     for group in groups {
         // The first group with an error has the lowest row, and its first error is that row's.
-        steps.extend(group?);
+        answers.extend(group?);
     }
-    Ok(steps)
+    Ok(answers)
 }
 
 /// The accept probabilities alone: two entries of every row are read and checked, no more.

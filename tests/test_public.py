@@ -17,9 +17,15 @@ from draftverify import (
     AcceptResidual,
     accept_probs,
     accept_residual,
+    acceptance_rate,
+    best_draft_length,
+    expected_tokens,
+    expected_tokens_block,
+    expected_tokens_by_position,
     get_num_threads,
     set_num_threads,
     speculative_decode_step,
+    speedup,
 )
 from kinds import need
 
@@ -35,9 +41,15 @@ def test_all_lists_the_public_names_and_no_others() -> None:
         "AcceptResidual",
         "accept_probs",
         "accept_residual",
+        "acceptance_rate",
+        "best_draft_length",
+        "expected_tokens",
+        "expected_tokens_block",
+        "expected_tokens_by_position",
         "get_num_threads",
         "set_num_threads",
         "speculative_decode_step",
+        "speedup",
     ]
 
 
@@ -58,6 +70,14 @@ def test_signatures() -> None:
         ("check", keyword, True),
     ]
     assert parameters(accept_probs) == [*rows, ids]
+    assert parameters(acceptance_rate) == rows
+    rate, length = ("acceptance_rate", either, none), ("draft_length", either, none)
+    cost = ("cost_ratio", either, none)
+    assert parameters(expected_tokens) == [rate, length]
+    assert parameters(speedup) == [rate, length, cost]
+    assert parameters(best_draft_length) == [rate, cost, ("longest", keyword, 64)]
+    assert parameters(expected_tokens_by_position) == [("rates", either, none)]
+    assert parameters(expected_tokens_block) == [("ratios", either, none)]
     assert parameters(get_num_threads) == []
     assert parameters(set_num_threads) == [("threads", either, none)]
 

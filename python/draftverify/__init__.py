@@ -8,7 +8,13 @@ from draftverify._core import (
     set_num_threads,
     speculative_decode_step,
 )
+from draftverify._draft_lengths import best_draft_length, expected_tokens, speedup
 from draftverify._logits import verify_chain_logits
+from draftverify._statistics import (
+    acceptance_rate,
+    expected_tokens_block,
+    expected_tokens_by_position,
+)
 
 __all__ = [
     "AcceptResidual",
@@ -16,9 +22,15 @@ __all__ = [
     "__version__",
     "accept_probs",
     "accept_residual",
+    "acceptance_rate",
+    "best_draft_length",
+    "expected_tokens",
+    "expected_tokens_block",
+    "expected_tokens_by_position",
     "get_num_threads",
     "set_num_threads",
     "speculative_decode_step",
+    "speedup",
     "verify_chain",
     "verify_chain_logits",
 ]
@@ -27,9 +39,15 @@ __all__ = [
 for _public in (
     accept_probs,
     accept_residual,
+    acceptance_rate,
+    best_draft_length,
+    expected_tokens,
+    expected_tokens_block,
+    expected_tokens_by_position,
     get_num_threads,
     set_num_threads,
     speculative_decode_step,
+    speedup,
     verify_chain,
     verify_chain_logits,
 ):

@@ -12,6 +12,7 @@ __all__ = [
     "accept_rows",
     "accept_vectors",
     "get_num_threads",
+    "rate_rows",
     "set_num_threads",
     "speculative_decode_step",
     "verify_chains",
@@ -81,3 +82,4 @@ def verify_logits_chains(
     bfloat16: bool,
     settings: Any,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
+def rate_rows(draft: NDArray[Any], target: NDArray[Any], bfloat16: bool) -> NDArray[np.float64]: ...

@@ -23,6 +23,7 @@
 mod array;
 mod chains;
 mod logits;
+mod rate;
 mod threads;
 
 use half::{bf16, f16};
@@ -54,6 +55,9 @@ mod _core {
 
     #[pymodule_export]
     use super::logits::verify_logits_chains;
+
+    #[pymodule_export]
+    use super::rate::rate_rows;
 
     #[pymodule_export]
     use super::speculative_decode_step;

@@ -7,6 +7,7 @@ mod fuzz;
 mod kernels;
 mod layouts;
 mod messages;
+mod rate;
 mod rows;
 mod scalar;
 
