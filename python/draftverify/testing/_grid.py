@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -35,6 +36,9 @@ Place = Literal["low", "middle", "high"]
 PLACES: tuple[Place, ...] = ("low", "middle", "high")
 # Numbers with a denominator up to this are exact in every float dtype, and so are their products.
 _FINEST_EXACT = 64
+# What is allowed where numbers are rounded: so many roundings, relative to the smallest mass.
+_ROUNDINGS = 2
+_ROUNDINGS_OF_LOGS = 8
 _ROWS_A_CALL = 8192
 
 
@@ -254,8 +258,9 @@ def _slack(
     exact = all(map(_dyadic, numbers | {*thresholds.passes}))
     if exact and all(map(_power_of_two, [*drafted, *totals])) and not feed.log_probs:
         return 0.0
-    rounding = max(_epsilon(feed.dtype), _epsilon(feed.uniform_dtype))
-    return 2 * rounding / float(min(totals))
+    rounding = max(_epsilon(np.dtype(feed.dtype)), _epsilon(np.dtype(feed.uniform_dtype)))
+    roundings = _ROUNDINGS_OF_LOGS if feed.log_probs else _ROUNDINGS
+    return roundings * rounding / float(min(totals))
 
 
 def _dyadic(number: Fraction) -> bool:
@@ -266,9 +271,10 @@ def _power_of_two(number: Fraction) -> bool:
     return _dyadic(number) and number.numerator.bit_count() == 1
 
 
-def _epsilon(dtype: DTypeLike) -> float:
+@cache
+def _epsilon(dtype: np.dtype[Any]) -> float:
     """Give the distance from 1 to the next number, also of dtypes that NumPy does not know."""
-    one = np.ones((), np.dtype(dtype))
+    one = np.ones((), dtype)
     epsilon = 1.0
     while one + np.asarray(epsilon / 2).astype(one.dtype) > one:
         epsilon /= 2
