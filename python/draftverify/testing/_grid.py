@@ -286,9 +286,8 @@ def _axis(edges: list[Fraction], slack: float, feed: Feed, place: Place) -> Axis
     cells = [(low, high) for low, high in itertools.pairwise(edges) if ZERO <= low < high <= ONE]
     widths = tuple(high - low for low, high in cells)
     if float(min(widths)) <= 2 * slack:
-        message = (
-            f"thresholds {float(min(widths)):.3g} apart, which {feed.dtype} may not tell apart"
-        )
+        apart = float(min(widths))
+        message = f"thresholds {apart:.3g} apart, {np.dtype(feed.dtype)} may not tell them apart"
         raise TooFineError(message)
     dtype = np.dtype(feed.uniform_dtype)
     if place == "middle":
@@ -312,7 +311,7 @@ def _answers(
     length = len(probes[0].path.token_ids)
     repeats = [len(probe.uniforms) for probe in probes]
     ids = np.repeat(
-        np.array([probe.path.token_ids for probe in probes], np.int64).reshape(-1, length),
+        np.array([probe.path.token_ids for probe in probes], np.int64).reshape(len(probes), length),
         repeats,
         axis=0,
     )
@@ -351,7 +350,7 @@ def _rows(
 ) -> NDArray[Any]:
     """Make the rows of a batch in the dtype of the feed."""
     floats = np.array([[[float(x) for x in row] for row in rows] for rows in of_probes])
-    floats = floats.reshape(len(of_probes), -1, vocabulary)
+    floats = floats.reshape(len(of_probes), len(of_probes[0]), vocabulary)
     if feed.log_probs:
         with np.errstate(divide="ignore"):
             floats = np.log(floats)
