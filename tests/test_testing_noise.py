@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -43,7 +44,7 @@ def error(instance: Instance, coupling: str, cells: int) -> Fraction:
 def test_shared_numbers_change_the_law(coupling: str, two: str, three: str) -> None:
     assert error(testing.t2(1), coupling, 6) == Fraction(two)
     assert error(testing.t3(1), coupling, 10) == Fraction(three)
-    # No other rule is used there, so that some cell is half a unit: 8 is enough for all.
+    # All thresholds of these models are eighths.
     eighths = error(testing.dyadic(1), coupling, 8)
     assert (eighths == 0) is (coupling == "independent")
 
@@ -85,7 +86,7 @@ def test_independent_numbers_pass() -> None:
     assert testing.shared_noise(recorded(1, 7)[:, 0], recorded(2, 8).astype(np.float32)) == []
 
 
-SHARED = {
+SHARED: dict[str, Callable[[Floats], NDArray[Any]]] = {
     "equal": lambda u: u,
     "equal in float32": lambda u: u.astype(np.float32),
     "one minus": lambda u: 1 - u,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -159,9 +159,19 @@ def law_of(  # noqa: PLR0913 - the last three by name
     >>> print(found.expected_accepted, found.outcomes[0, 0, 1])
     11/9 2/27
     """
-    rule = rule_of(method, feed)
+    return measured(verify, batches(instance, method, feed, place, grid), instance, method, feed)
+
+
+def measured(
+    verify: Callable[..., Any],
+    batches: Iterable[list[Probe]],
+    instance: Instance,
+    method: str,
+    feed: Feed,
+) -> Emitted:
+    """Hand over what has been prepared by `batches`, and gather the answers."""
     tally: dict[tuple[Context, int], Fraction] = {}
-    for probes in _batches(instance, rule, feed, place, grid):
+    for probes in batches:
         for key, share in _answers(verify, probes, instance.vocabulary, feed).items():
             tally[key] = tally.get(key, ZERO) + share
     emissions = ((sequence, kept, share) for (sequence, kept), share in tally.items())
@@ -184,10 +194,11 @@ class Probe(NamedTuple):
     denominator: int
 
 
-def _batches(
-    instance: Instance, rule: Rule, feed: Feed, place: Place, grid: int | None
+def batches(
+    instance: Instance, method: str, feed: Feed, place: Place, grid: int | None = None
 ) -> Iterator[list[Probe]]:
     """Pack the probes of all chains, so that a call has many rows and not too many."""
+    rule = rule_of(method, feed)
     batch: list[Probe] = []
     rows = 0
     for path in paths(instance.draft, instance.target, instance.draft_length):

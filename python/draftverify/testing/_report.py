@@ -7,15 +7,17 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from draftverify.testing._grid import (
     PLACES,
     PLAIN,
     Feed,
     Place,
+    Probe,
     TooFineError,
-    law_of,
+    batches,
+    measured,
     rule_of,
     target_of,
 )
@@ -231,7 +233,7 @@ def check(
       T2 with 2 drafted: exact, keeps 10/9
     """
     findings: list[Finding] = []
-    measured: list[tuple[Finding, Emitted]] = []
+    met: list[_Met] = []
     rule = rule_of(method, feed)
     for instance in ready_instances() if instances is None else instances:
         length = instance.draft_length
@@ -240,12 +242,13 @@ def check(
         for place in PLACES:
             finding = Finding(instance, place, None, None, right.expected_accepted)
             try:
-                found = law_of(verify, instance, method=method, feed=feed, place=place)
+                probes = list(batches(instance, method, feed, place))
+                found = measured(verify, probes, instance, method, feed)
             except TooFineError as error:
                 findings.append(replace(finding, failure=str(error), left_out=True))
                 continue
             except Exception as error:  # whatever the code raises is a finding
-                failure = f"{type(error).__name__}: {error}"
+                failure = f"{type(error).__name__}: {error}".removesuffix(": ")
                 findings.append(replace(finding, failure=failure))
                 continue
             finding = replace(
@@ -255,8 +258,8 @@ def check(
                 detail=_detail(found.law, law, instance),
             )
             findings.append(finding)
-            measured.append((finding, found))
-    return Report(method, tuple(findings), _same_as(measured, method, feed))
+            met.append(_Met(finding, found, probes))
+    return Report(method, tuple(findings), _same_as(met, method, feed))
 
 
 def assert_lossless(
@@ -329,20 +332,26 @@ def _number(fraction: Fraction) -> str:
     return f"{text} ({float(fraction):.4g})" if len(text) <= _DIGITS else f"{float(fraction):.6g}"
 
 
-def _same_as(measured: list[tuple[Finding, Emitted]], method: str, feed: Feed) -> tuple[str, ...]:
+class _Met(NamedTuple):
+    """A finding, the law that was measured, and what the code was asked."""
+
+    finding: Finding
+    found: Emitted
+    probes: list[list[Probe]]
+
+
+def _same_as(met: list[_Met], method: str, feed: Feed) -> tuple[str, ...]:
     """Name the known wrong rules that answer all uniforms as the code did."""
-    if all(finding.ok for finding, _ in measured):
+    if all(each.finding.ok for each in met):
         return ()
     suspects = {name: as_chain(rule) for name, rule in WRONG_RULES.items()}
     suspects["as_chain(standard, accepts=operator.le)"] = as_chain(standard, accepts=operator.le)
     suspects["as_chain(standard, exceeds=operator.ge)"] = as_chain(standard, exceeds=operator.ge)
-    # They read probabilities only.
-    plain = replace(feed, log_probs=False, convert=None, padding=0, tolerance=None)
-    for finding, found in sorted(measured, key=lambda each: each[0].ok):  # the wrong ones first
+    # They read probabilities, from NumPy arrays.
+    plain = replace(feed, log_probs=False, convert=None, padding=0)
+    for each in sorted(met, key=lambda each: each.finding.ok):  # the wrong ones first
         for name, suspect in list(suspects.items()):
-            other = law_of(
-                suspect, finding.instance, method=method, feed=plain, place=finding.place
-            )
-            if other.outcomes != found.outcomes:
+            other = measured(suspect, each.probes, each.finding.instance, method, plain)
+            if other.outcomes != each.found.outcomes:
                 del suspects[name]
     return tuple(suspects)

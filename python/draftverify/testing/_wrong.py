@@ -196,9 +196,11 @@ def as_chain(
     --------
     >>> import operator
     >>> from draftverify import testing
-    >>> testing.check(testing.as_chain(testing.standard)).ok
+    >>> exact = [testing.dyadic()]
+    >>> testing.check(testing.as_chain(testing.standard), instances=exact).ok
     True
-    >>> testing.check(testing.as_chain(testing.standard, accepts=operator.le)).ok
+    >>> wrong = testing.as_chain(testing.standard, accepts=operator.le)
+    >>> testing.check(wrong, instances=exact).ok
     False
     """
 
