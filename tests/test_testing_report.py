@@ -190,7 +190,7 @@ def test_docstrings_name_the_parameters(function: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["", "._grid", "._instances", "._laws", "._noise", "._report", "._rules", "._wrong"]
+    "module", ["", "._check", "._grid", "._instances", "._laws", "._noise", "._rules", "._wrong"]
 )
 def test_docstring_examples_give_what_they_show(module: str) -> None:
     found = doctest.testmod(importlib.import_module(f"draftverify.testing{module}"))

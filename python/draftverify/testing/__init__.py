@@ -41,7 +41,9 @@ Exact rules: `standard`, `block`, `greedy`, `one_hot` of them. Known wrong ones:
 `random_models`.
 """
 
-from draftverify.testing._grid import Feed, law_of
+from draftverify.testing._check import assert_lossless, check, ready_instances
+from draftverify.testing._feed import Feed
+from draftverify.testing._grid import law_of
 from draftverify.testing._instances import (
     Instance,
     context_free,
@@ -53,7 +55,7 @@ from draftverify.testing._instances import (
 )
 from draftverify.testing._laws import Emitted, emitted_law, target_law, total_variation
 from draftverify.testing._noise import COUPLINGS, Dependence, law_of_step, shared_noise, speculate
-from draftverify.testing._report import Finding, Report, assert_lossless, check, ready_instances
+from draftverify.testing._report import Finding, Report
 from draftverify.testing._rules import Thresholds, block, greedy, one_hot, standard
 from draftverify.testing._wrong import WRONG_RULES, as_chain
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
+from functools import cache
 from typing import NamedTuple
 
 from draftverify.testing._rules import Row, Rule, Thresholds
@@ -52,7 +53,7 @@ class Path(NamedTuple):
 
 def row_of(model: Model, context: Context) -> Row:
     """Ask a model for a row, and see that it is one."""
-    row = tuple(Fraction(entry) for entry in model(context))
+    row = tuple(x if isinstance(x, Fraction) else Fraction(x) for x in model(context))
     if not row or min(row) < 0 or sum(row) != 1:
         shown = ", ".join(map(str, row))
         message = (
@@ -65,21 +66,23 @@ def row_of(model: Model, context: Context) -> Row:
 
 def paths(draft: Model, target: Model, draft_length: int) -> Iterator[Path]:
     """Go through all that can be drafted."""
-    vocabulary = len(row_of(target, ()))
-    if len(row_of(draft, ())) != vocabulary:
+    draft_row = cache(lambda context: row_of(draft, context))
+    target_row = cache(lambda context: row_of(target, context))
+    vocabulary = len(target_row(()))
+    if len(draft_row(())) != vocabulary:
         message = f"draft: expected rows of {vocabulary} entries as target's, got another number"
         raise ValueError(message)
     for token_ids in itertools.product(range(vocabulary), repeat=draft_length):
         probability = Fraction(1)
         draft_rows = []
         for position, token in enumerate(token_ids):
-            row = row_of(draft, token_ids[:position])
+            row = draft_row(token_ids[:position])
             draft_rows.append(row)
             probability *= row[token]
             if not probability:
                 break
         else:
-            target_rows = [row_of(target, token_ids[:end]) for end in range(draft_length + 1)]
+            target_rows = [target_row(token_ids[:end]) for end in range(draft_length + 1)]
             yield Path(token_ids, tuple(draft_rows), tuple(target_rows), probability)
 
 
@@ -97,17 +100,14 @@ def target_law(target: Model, length: int) -> dict[Context, Fraction]:
 
 def extended(outcomes: Law, target: Model, length: int) -> dict[Context, Fraction]:
     """Continue sequences with the target until all have the same length."""
-    law: dict[Context, Fraction] = {}
-    pending = dict(outcomes)
-    while pending:
-        sequence, probability = pending.popitem()
-        if len(sequence) >= length:
-            law[sequence] = law.get(sequence, Fraction(0)) + probability
-            continue
-        for token, share in enumerate(row_of(target, sequence)):
-            if share:
-                longer = (*sequence, token)
-                pending[longer] = pending.get(longer, Fraction(0)) + probability * share
+    law = dict(outcomes)
+    for short in range(length):
+        for sequence in [each for each in law if len(each) == short]:
+            probability = law.pop(sequence)
+            for token, share in enumerate(row_of(target, sequence)):
+                if share:
+                    longer = (*sequence, token)
+                    law[longer] = law.get(longer, Fraction(0)) + probability * share
     return dict(sorted(law.items()))
 
 

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from draftverify.testing._grid import PLAIN, verdicts
+from draftverify.testing._feed import verdicts
 from draftverify.testing._instances import Instance
 from draftverify.testing._laws import Context, Emitted, Model, gathered
 
@@ -130,7 +130,7 @@ def speculate(
         for which, n in ((0, instance.draft_length), (1, instance.draft_length + 1))
     )
     answer = verify(draft.reshape(shape), target, ids, uniforms)
-    return verdicts(answer, ids, instance.vocabulary, PLAIN.padding)
+    return verdicts(answer, ids, instance.vocabulary, 0)
 
 
 def draft_ids(draft: Model, noise: Floats) -> NDArray[np.int64]:

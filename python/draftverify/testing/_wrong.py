@@ -203,11 +203,11 @@ def as_chain(
     >>> testing.check(wrong, instances=exact).ok
     False
     """
+    known: dict[bytes, tuple[list[float], list[NDArray[np.float64]], bool]] = {}
 
     def verify(
         draft_probs: Any, target_probs: Any, draft_token_ids: Any, uniforms: Any
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        known: dict[bytes, tuple[list[float], list[NDArray[np.float64]], bool]] = {}
         num_accepted = np.zeros(len(draft_token_ids), np.int32)
         token_ids = np.full((len(draft_token_ids), draft_token_ids.shape[1] + 1), -1, np.int32)
         for b, chain in enumerate(draft_token_ids):
@@ -218,7 +218,7 @@ def as_chain(
                 draft = np.eye(target.shape[1])[chain]
             else:
                 draft = np.asarray(draft_probs[b, :length])
-            key = draft.tobytes() + target.tobytes() + bytes(chain)
+            key = repr((target.dtype, chain)).encode() + draft.tobytes() + target.tobytes()
             if key not in known:
                 known[key] = _floats(rule(tuple(chain), _exact(draft), _exact(target)))
             passes, running, longest = known[key]
