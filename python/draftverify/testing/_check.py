@@ -19,6 +19,8 @@ from draftverify.testing._wrong import WRONG_RULES, as_chain
 def ready_instances() -> list[Instance]:
     """List the instances that `check` takes if none are given.
 
+    On the last one every rule in `WRONG_RULES` emits another law, each its own.
+
     Examples
     --------
     >>> from draftverify import testing
@@ -29,7 +31,7 @@ def ready_instances() -> list[Instance]:
     T4 with 2 drafted
     dyadic with 2 drafted
     random models 1 of 3 tokens with 3 drafted
-    random models 2 of 4 tokens with 2 drafted
+    random models 4 of 4 tokens with 2 drafted
     """
     return [
         t2(3),
@@ -37,7 +39,7 @@ def ready_instances() -> list[Instance]:
         t4(2),
         dyadic(2),
         random_models(1, vocabulary=3, draft_length=3),
-        random_models(2, vocabulary=4, draft_length=2),
+        random_models(4, vocabulary=4, draft_length=2),
     ]
 
 
