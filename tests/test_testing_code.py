@@ -213,6 +213,14 @@ def test_uniforms_that_reach_one_need_the_other_comparison() -> None:
         assert found == exact("standard", testing.dyadic(2))
 
 
+def test_code_made_of_a_rule_never_draws_what_has_no_weight() -> None:
+    target = np.array([[[0.5, 0.5, 0.0]]])
+    for uniform, final in ((0.0, 0), (0.5, 1), (1.0, 1)):
+        ids, uniforms = np.empty((1, 0), np.int64), np.array([[uniform]])
+        kept, emitted = testing.as_chain(testing.standard)(target[:, :0], target, ids, uniforms)
+        assert (kept.tolist(), emitted.tolist()) == ([0], [[final]])
+
+
 def spoilt(how: Any) -> Any:
     def verify(*arrays: Any) -> Verdict:
         kept, ids = plain()(*arrays)

@@ -192,6 +192,35 @@ def test_random_models_are_what_they_promise() -> None:
             testing.random_models(1, vocabulary)
 
 
+def test_dyadic_models_are_what_they_promise() -> None:
+    powers = {Fraction(1, 2**k) for k in range(4)}
+    models = testing.dyadic(2)
+    zeros, atoms = set(), set()
+    for context in [(), *((t,) for t in range(4)), (1, 2), (3, 3)]:
+        draft, target = models.draft(context), models.target(context)
+        assert powers.issuperset(draft)
+        excess = [max(b - a, Fraction(0)) for a, b in zip(draft, target, strict=True)]
+        assert sum(excess) in powers
+        zeros.add(target.count(Fraction(0)))
+        atoms.add(len(excess) - excess.count(Fraction(0)))
+        allowed = {Fraction(each, 4) for each in (0, 2, 3, 4)}
+        for token in range(4):
+            assert testing.standard((token,), (draft,), (target, target)).passes[0] in allowed
+    assert max(zeros) == 2
+    assert max(atoms) == 2
+    found = {
+        each
+        for first in range(4)
+        for second in range(4)
+        for each in testing.block(
+            (first, second),
+            (models.draft(()), models.draft((first,))),
+            tuple(models.target(c) for c in ((), (first,), (first, second))),
+        ).passes
+    }
+    assert found == {Fraction(0), Fraction(1, 2), Fraction(1)}
+
+
 def test_thresholds_without_drafted_tokens_draw_from_the_target() -> None:
     for rule in (testing.standard, testing.block, *testing.WRONG_RULES.values()):
         found = emitted(rule, testing.t3(0))

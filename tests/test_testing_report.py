@@ -105,6 +105,12 @@ The same comes of: block_uncapped_last_ratio."""
     )
 
 
+def test_the_shortest_context_that_differs_is_named() -> None:
+    verify = testing.as_chain(WRONG_RULES["names_swapped"])
+    report = testing.check(verify, instances=[testing.random_models(4, 4)])
+    assert "\n    the law differs in the first token\n" in str(report)
+
+
 def test_another_rule_is_lossless_but_not_the_one_asked_for() -> None:
     report = testing.check(plain("standard"), method="block", instances=[testing.t2(1)])
     assert report.ok
