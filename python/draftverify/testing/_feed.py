@@ -1,0 +1,178 @@
+"""How code under test is called: what it is handed, and what its answers must look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from draftverify.testing._instances import Instance
+from draftverify.testing._laws import Context, Model, Path
+from draftverify.testing._rules import RULES, ZERO, Row, Rule, most_probable, one_hot
+
+
+@dataclass(frozen=True)
+class Feed:
+    """How code under test is fed.
+
+    Attributes
+    ----------
+    one_hot : bool
+        Pass None for the draft's rows: the drafted tokens are certain proposals.
+    log_probs : bool
+        Pass logarithms of the probabilities, -inf for 0, as logits.
+    dtype, uniform_dtype : dtype
+        Of the rows and of the uniforms.
+    interval : str
+        ``"[0,1)"``, or ``"(0,1]"`` for code that expects uniforms as cuRAND makes them.
+    padding : int
+        So many positions more than drafted tokens: ids of -1, rows and uniforms of NaN.
+    tolerance : float, optional
+        How far from the exact thresholds, in a uniform, the code may change its mind. By default
+        not at all where all numbers are exact in the dtype, else a few of its rounding errors.
+    convert : callable, optional
+        From a NumPy array to one of the library that the code takes, as `torch.from_numpy`.
+    """
+
+    one_hot: bool = False
+    log_probs: bool = False
+    dtype: DTypeLike = np.float64
+    uniform_dtype: DTypeLike = np.float64
+    interval: Literal["[0,1)", "(0,1]"] = "[0,1)"
+    padding: int = 0
+    tolerance: float | None = None
+    convert: Callable[[NDArray[Any]], Any] | None = None
+
+
+PLAIN = Feed()
+
+
+def rule_of(method: str, feed: Feed = PLAIN) -> Rule:
+    """Find the right rule for a method by its name."""
+    if method not in RULES:
+        message = f"method: expected one of {', '.join(RULES)}, got {method!r}"
+        raise ValueError(message)
+    return one_hot(RULES[method]) if feed.one_hot else RULES[method]
+
+
+def target_of(instance: Instance, method: str) -> Model:
+    """Give the model whose law is to be emitted: of greedy verification, that of the argmax."""
+    if method != "greedy":
+        return instance.target
+    return lambda context: most_probable(instance.target(context))
+
+
+class Probe(NamedTuple):
+    """Uniforms for one drafted chain and what each row of them counts."""
+
+    path: Path
+    uniforms: NDArray[np.float64]
+    weights: NDArray[np.object_]
+    denominator: int
+
+
+def answers(
+    verify: Callable[..., Any], probes: list[Probe], vocabulary: int, feed: Feed
+) -> dict[tuple[Context, int], Fraction]:
+    """Let the code verify, check the form of its answers, and weigh them."""
+    length = len(probes[0].path.token_ids)
+    repeats = [len(probe.uniforms) for probe in probes]
+    ids = np.repeat(
+        np.array([probe.path.token_ids for probe in probes], np.int64).reshape(len(probes), length),
+        repeats,
+        axis=0,
+    )
+    arrays: list[NDArray[Any] | None] = [
+        None
+        if feed.one_hot
+        else _rows([probe.path.draft_rows for probe in probes], repeats, vocabulary, feed),
+        _rows([probe.path.target_rows for probe in probes], repeats, vocabulary, feed),
+        _padded(ids, feed.padding, -1),
+        _padded(
+            np.concatenate([probe.uniforms for probe in probes]).astype(feed.uniform_dtype),
+            feed.padding,
+            np.nan,
+        ),
+    ]
+    convert = feed.convert or (lambda array: array)
+    answer = verify(*(None if array is None else convert(array) for array in arrays))
+    kept, emitted = verdicts(answer, ids, vocabulary, feed.padding)
+    tally: dict[tuple[Context, int], Fraction] = {}
+    start = 0
+    for probe in probes:
+        rows = slice(start, start := start + len(probe.uniforms))
+        finals = emitted[np.arange(rows.start, rows.stop), kept[rows]]
+        codes = kept[rows] * vocabulary + finals
+        for code in np.unique(codes).tolist():
+            n, final = divmod(code, vocabulary)
+            count = int(probe.weights[codes == code].sum())
+            key = ((*probe.path.token_ids[:n], final), n)
+            share = probe.path.probability * Fraction(count, probe.denominator)
+            tally[key] = tally.get(key, ZERO) + share
+    return tally
+
+
+def _rows(
+    of_probes: list[tuple[Row, ...]], repeats: list[int], vocabulary: int, feed: Feed
+) -> NDArray[Any]:
+    """Make the rows of a batch in the dtype of the feed."""
+    floats = np.array([[[float(x) for x in row] for row in rows] for rows in of_probes])
+    floats = floats.reshape(len(of_probes), len(of_probes[0]), vocabulary)
+    if feed.log_probs:
+        with np.errstate(divide="ignore"):
+            floats = np.log(floats)
+    return _padded(np.repeat(floats.astype(feed.dtype), repeats, axis=0), feed.padding, np.nan)
+
+
+def _padded(array: NDArray[Any], padding: int, fill: float) -> NDArray[Any]:
+    """Add positions that must not be read."""
+    if not padding:
+        return array
+    shape = (array.shape[0], padding, *array.shape[2:])
+    return np.concatenate([array, np.full(shape, fill).astype(array.dtype)], axis=1)
+
+
+def verdicts(
+    answer: Any, ids: NDArray[np.int64], vocabulary: int, padding: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Take num_accepted and token_ids to NumPy; raise a ValueError if they cannot be right."""
+    kept, emitted = (
+        np.asarray(each.cpu() if hasattr(each, "cpu") else each) for each in tuple(answer)
+    )
+    rows, length = ids.shape
+    expected = (rows, length + padding + 1)
+    if kept.shape != (rows,) or emitted.shape != expected:
+        message = (
+            f"verify: expected num_accepted of shape ({rows},) and token_ids of shape {expected}, "
+            f"got {kept.shape} and {emitted.shape}"
+        )
+        raise ValueError(message)
+    if kept.dtype.kind not in "iu" or emitted.dtype.kind not in "iu":
+        message = f"verify: expected integers, got {kept.dtype} and {emitted.dtype}"
+        raise ValueError(message)
+    kept, emitted = kept.astype(np.int64), emitted.astype(np.int64)
+    column = np.arange(length + padding + 1)
+    proposed = np.concatenate([ids, np.zeros((rows, padding + 1), np.int64)], axis=1)
+    n = kept[:, None]
+    within = (emitted >= 0) & (emitted < vocabulary)
+    wrong = {
+        f"expected num_accepted from 0 to {length}": (kept < 0) | (kept > length),
+        "expected the kept ids to be the drafted ones": ((column < n) & (emitted != proposed)).any(
+            1
+        ),
+        f"expected a final id from 0 to {vocabulary - 1}": ((column == n) & ~within).any(1),
+        "expected -1 behind the final id": ((column > n) & (emitted != -1)).any(1),
+    }
+    for expectation, rows_wrong in wrong.items():
+        if rows_wrong.any():
+            b = int(np.argmax(rows_wrong))
+            message = (
+                f"verify: {expectation} for the drafted {ids[b].tolist()}, got num_accepted "
+                f"{kept[b]} and token_ids {emitted[b].tolist()}"
+            )
+            raise ValueError(message)
+    return kept, emitted
