@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ def test_recorded_rows_beside_plain_numpy(dtype: str) -> None:
     logits, tokens, indptr = recorded()
     draft, target = (softmax(rows).astype(DTYPES[dtype]) for rows in logits)
     rng = np.random.default_rng(11)
-    for first, last in zip(indptr, indptr[1:], strict=False):
+    for first, last in itertools.pairwise(indptr):
         rows, count = slice(first, last), 1000
         length = int(last - first)
         uniforms = rng.random((count, length + 1))
@@ -144,7 +145,7 @@ def test_recorded_logits_beside_plain_numpy(dtype: str, temperature: float) -> N
     logits, tokens, indptr = recorded()
     draft, target = (softmax(rows, temperature) for rows in logits)
     rng = np.random.default_rng(12)
-    for first, last in zip(indptr, indptr[1:], strict=False):
+    for first, last in itertools.pairwise(indptr):
         rows, count = slice(first, last), 200
         length = int(last - first)
         uniforms = rng.random((count, length + 1))
