@@ -3,7 +3,13 @@
 //! The three rules are written once, in terms of what is asked of a position; `probabilities.rs`
 //! answers from rows of probabilities, `logits.rs` from rows of logits.
 
-use crate::error::Error;
+use crate::accept::in_vocabulary;
+use crate::error::{Error, Place, expect};
+use crate::parallel;
+use crate::residual::Workers;
+use crate::rows::Rows;
+use crate::scalar::Scalar;
+use crate::step::GROUP_ENTRIES;
 
 /// How the drafted tokens of a chain are verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +74,44 @@ pub(crate) struct Drafted<'a> {
 }
 
 impl Drafted<'_> {
+    /// Check that a chain has as many rows as its tokens need. `names` are those of the arguments,
+    /// the draft's first.
+    pub(crate) fn expect_rows<T: Scalar>(
+        &self,
+        names: [&'static str; 2],
+        draft: Option<Rows<'_, T>>,
+        target: Rows<'_, T>,
+    ) -> Result<(), Error> {
+        let length = self.token_ids.len();
+        if let Some(draft) = draft {
+            expect(names[0], "rows", draft.len(), length)?;
+            expect(names[0], "entries a row", draft.vocabulary(), target.vocabulary())?;
+        }
+        expect(names[1], "rows", target.len(), length + usize::from(self.bonus_token_id.is_none()))
+    }
+
+    /// Check the numbers of the chain of a request.
+    pub(crate) fn check(
+        &self,
+        method: Method,
+        vocabulary: usize,
+        request: usize,
+    ) -> Result<(), Error> {
+        for (position, token) in self.token_ids.iter().enumerate() {
+            let place = Place::Position { request, position };
+            in_vocabulary(*token, vocabulary).map_err(|error| error.at(place))?;
+        }
+        if method == Method::Greedy {
+            return Ok(());
+        }
+        expect("uniforms", "numbers", self.uniforms.len(), self.token_ids.len() + 1)?;
+        let bad = self.uniforms.iter().position(|uniform| !(0.0..1.0).contains(uniform));
+        bad.map_or(Ok(()), |position| {
+            let place = Place::Position { request, position };
+            Err(Error::Uniform { place, value: self.uniforms[position] })
+        })
+    }
+
     /// Verify by `method`. Errors name the position they are about.
     pub(crate) fn verify(
         self,
@@ -154,6 +198,25 @@ impl Drafted<'_> {
     }
 }
 
+/// Verify so many chains over a vocabulary, in parallel. One alone may use several threads for a row.
+pub(crate) fn verify_all(
+    chains: usize,
+    vocabulary: usize,
+    verify: impl Fn(usize, Workers) -> Result<Verdict, Error> + Sync,
+) -> Result<Vec<Verdict>, Error> {
+    let group = GROUP_ENTRIES.div_ceil(vocabulary);
+    if chains <= group {
+        let workers = if chains == 1 { Workers::Several } else { Workers::Caller };
+        return (0..chains).map(|request| verify(request, workers)).collect();
+    }
+    let groups = parallel::map(chains.div_ceil(group), |index| {
+        let chains = index * group..chains.min((index + 1) * group);
+        chains.map(|request| verify(request, Workers::Caller)).collect::<Result<Vec<_>, _>>()
+    });
+    // The first group with an error has the lowest request, and its first error is that one's.
+    Ok(groups.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+}
+
 fn verdict(num_accepted: usize, id: usize) -> Verdict {
-    Verdict { num_accepted, final_token_id: id as i64 }
+    Verdict { num_accepted, final_token_id: id.cast_signed() as i64 }
 }

@@ -46,8 +46,13 @@ mod chain;
 mod divisor;
 mod draw;
 mod error;
+mod exp;
+mod filter;
 mod float_env;
 mod lanes;
+mod law;
+mod logits;
+mod maxima;
 #[cfg(test)]
 mod naive;
 mod parallel;
@@ -66,7 +71,9 @@ mod tree;
 
 pub use chain::{Method, Verdict};
 pub use error::{Argument, Error, Place};
+pub use filter::Filters;
 pub use half;
+pub use logits::{LogitsChain, verify_chain_logits};
 pub use parallel::{num_threads, set_num_threads};
 pub use rows::{Rows, RowsMut};
 pub use scalar::{Scalar, Wide};

@@ -1,7 +1,7 @@
 //! The public functions: a step of one token, and steps of many rows.
 
 use crate::accept::{accept, in_vocabulary, proposed, ratio};
-use crate::error::Error;
+use crate::error::{Error, expect};
 use crate::float_env;
 use crate::lanes::Path;
 use crate::parallel;
@@ -12,7 +12,7 @@ use crate::scalar::Scalar;
 
 /// Rows are handed to threads in groups of about this many entries: some microseconds of work, so
 /// that handing out does not count. A call with no more than that is answered by the caller alone.
-const GROUP_ENTRIES: usize = 16_384;
+pub(crate) const GROUP_ENTRIES: usize = 16_384;
 
 /// What a step says about one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -223,13 +223,4 @@ fn expect_same_rows<T: Scalar>(
     expect("target_probs", "entries a row", target.vocabulary(), draft.vocabulary())?;
     expect("target_probs", "rows", target.len(), draft.len())?;
     expect("draft_token_ids", "ids", token_ids.len(), draft.len())
-}
-
-fn expect(
-    argument: &'static str,
-    what: &'static str,
-    found: usize,
-    expected: usize,
-) -> Result<(), Error> {
-    if found == expected { Ok(()) } else { Err(Error::Length { argument, what, found, expected }) }
 }
