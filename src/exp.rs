@@ -92,3 +92,88 @@ fn split(number: f64) -> (f64, f64) {
     let exponent = (bits >> 52).cast_signed() as i32 - 1023 - shift;
     (f64::from_bits(bits & MANTISSA | 1.0_f64.to_bits()), f64::from(exponent))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Noise;
+
+    /// Against the library's function, whose own error is below 1e-15.
+    #[test]
+    fn every_power_is_within_the_bound() {
+        let mut noise = Noise(1);
+        let mut worst = 0.0_f64;
+        for step in 0..2_000_000 {
+            let t = -1022.0 + 2045.0 * (f64::from(step) + noise.uniform()) / 2e6;
+            let expected = t.exp2();
+            let off = (exp2(t) - expected).abs() / expected;
+            assert!(off <= 5e-11, "2^{t} is off by {off:e}");
+            worst = worst.max(off);
+        }
+        assert!(worst > 4.6e-11, "the bound is as small as it can be: {worst:e}");
+    }
+
+    /// The error as a function of the fraction, which is all that it depends on, on a fine grid.
+    #[test]
+    fn every_fraction_is_within_the_bound() {
+        for step in 0..=1_000_000 {
+            let t = f64::from(step) / 1e6 - 0.5;
+            let off = (exp2(t) / t.exp2() - 1.0).abs();
+            assert!(off <= 4.68e-11, "2^{t} is off by {off:e}");
+        }
+    }
+
+    #[test]
+    fn powers_of_integers_are_exact_and_the_ends_are_as_promised() {
+        for k in -1022..=1023 {
+            let expected = f64::from_bits(((k + 1023) as u64) << 52);
+            assert_eq!(exp2(f64::from(k)).to_bits(), expected.to_bits(), "2^{k}");
+        }
+        for t in [f64::NEG_INFINITY, -1e300, -1e6, -1023.0, -1022.6] {
+            assert_eq!(exp2(t).to_bits(), 0, "2^{t}");
+        }
+        for t in [1023.0, 1023.5, 1e6, f64::INFINITY] {
+            assert_eq!(exp2(t), 2.0_f64.powi(1023), "2^{t}");
+        }
+        assert!(exp2(f64::NAN).is_nan() && exp2(-f64::NAN).is_nan(), "NaN stays");
+    }
+
+    #[test]
+    fn numbers_of_any_size_are_compared() {
+        let mut noise = Noise(2);
+        let mut kept = 0;
+        for _ in 0..100_000 {
+            let size = 10.0_f64.powf(8.0 * noise.uniform() - 4.0);
+            let exponent = (noise.uniform() - 0.5) * size;
+            let factor = (1200.0 * (noise.uniform() - 0.5)).exp2();
+            let uniform = noise.uniform() * (-1100.0 * noise.uniform()).exp2();
+            let logarithm = factor.log2() + exponent + uniform.log2();
+            if uniform == 0.0 || logarithm.abs() < 1e-8 {
+                continue;
+            }
+            let found = Power::new(factor, exponent).times_is_below_one(uniform);
+            assert_eq!(found, logarithm < 0.0, "{uniform:e} * {factor:e} * 2^{exponent}");
+            kept += usize::from(found);
+        }
+        assert!((20_000..80_000).contains(&kept), "both are seen: {kept}");
+        let half = Power::new(0.5, 2.0);
+        assert!(!half.times_is_below_one(0.5), "1 is not below 1");
+        assert!(half.times_is_below_one(0.5 - f64::EPSILON / 4.0), "just below");
+        assert!(Power::new(1.0, 1e300).times_is_below_one(0.0), "0 is below whatever comes");
+        assert!(!Power::new(1.0, 1e300).times_is_below_one(f64::from_bits(1)), "far above");
+    }
+
+    #[test]
+    fn values_overflow_to_infinity_and_underflow_to_0() {
+        for (factor, exponent, expected) in [
+            (3.0, 4.0, 48.0),
+            (1.0, 1e300, f64::INFINITY),
+            (1.0, -1e300, 0.0),
+            (2.0_f64.powi(-900), 1800.0, 2.0_f64.powi(900)),
+            (2.0_f64.powi(900), -1974.0, f64::from_bits(1)),
+            (2.0_f64.powi(900), 200.0, f64::INFINITY),
+        ] {
+            assert_eq!(Power::new(factor, exponent).value(), expected, "{factor} 2^{exponent}");
+        }
+    }
+}

@@ -55,6 +55,8 @@ mod logits;
 mod maxima;
 #[cfg(test)]
 mod naive;
+#[cfg(test)]
+mod naive_logits;
 mod parallel;
 #[cfg(feature = "python")]
 mod python;

@@ -140,3 +140,38 @@ impl<T: Scalar, S: Source<T>> Kernel for MaximaPass<T, S> {
 fn larger(one: f64, other: f64) -> f64 {
     if other > one { other } else { one }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Argument::TargetLogits;
+    use crate::tests::{LENGTHS, Noise, paths};
+
+    #[test]
+    fn ranks_are_those_of_a_sorted_row() {
+        let mut noise = Noise(1);
+        for len in LENGTHS.into_iter().chain([70_000]) {
+            for steps in [3.0, 1e9] {
+                let row: Vec<f32> =
+                    (0..len).map(|_| ((noise.uniform() - 0.5) * steps).round() as f32).collect();
+                let mut sorted: Vec<f64> = row.iter().copied().map(f64::from).collect();
+                sorted.sort_by(|one, other| other.total_cmp(one));
+                let first = row.iter().position(|logit| f64::from(*logit) == sorted[0]);
+                for path in paths() {
+                    let maxima = Maxima::of(path, TargetLogits, Row::of(&row)).expect("logits");
+                    assert_eq!((Some(maxima.id()), maxima.largest), (first, sorted[0]), "{len}");
+                    for n in [1, 2, 5, 64, 300, 2000, 30_000, len] {
+                        let n = n.min(len);
+                        let found = maxima.nth_largest(n);
+                        assert_eq!(found, sorted[n - 1], "{n} of {len}");
+                        let kept: Vec<_> = (0..len)
+                            .map(|id| (id, f64::from(row[id])))
+                            .filter(|(_, logit)| *logit >= found)
+                            .collect();
+                        assert_eq!(maxima.not_below(found), kept, "{n} of {len}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -27,12 +27,8 @@ fn shapes_come_before_tokens_and_tokens_before_values() {
     for token in [-1, 2, i64::MIN, i64::MAX] {
         assert_eq!(step(&[NAN, 0.0], &[0.5, 0.5], token), expected(token));
     }
-    let expected = Error::TokenImpossible {
-        argument: Draft,
-        place: Place::Only,
-        token: 1,
-        vocabulary: 2,
-    };
+    let expected =
+        Error::TokenImpossible { argument: Draft, place: Place::Only, token: 1, vocabulary: 2 };
     assert_eq!(step(&[NAN, 0.0], &[0.5, 0.5], 1), expected);
     assert_eq!(step(&[1.0, -0.0], &[0.5, 0.5], 1), expected);
 }
@@ -157,12 +153,7 @@ fn errors_of_rows_name_the_row() {
     let (error, out) = refused(&draft, &target, &[0, 1, 0, 1]);
     assert_eq!(
         error,
-        Error::TokenImpossible {
-            argument: Draft,
-            place: Place::Row(3),
-            token: 1,
-            vocabulary: 2
-        }
+        Error::TokenImpossible { argument: Draft, place: Place::Row(3), token: 1, vocabulary: 2 }
     );
     assert_eq!(out.map(f32::to_bits), [7.0_f32.to_bits(); 8], "nothing is written");
 

@@ -11,7 +11,7 @@ for_each_type!(input_layouts_do_not_matter, output_layouts_do_not_matter);
 
 /// Some way to lay out the entries of a row in a larger buffer of bytes.
 #[derive(Clone, Copy, Debug)]
-struct Spread {
+pub(super) struct Spread {
     /// Bytes before the first entry, so that entries can be misaligned.
     offset: usize,
     /// Entries from one to the next; negative from the end of the buffer backwards.
@@ -19,7 +19,7 @@ struct Spread {
     swapped: bool,
 }
 
-const SPREADS: [Spread; 6] = [
+pub(super) const SPREADS: [Spread; 6] = [
     Spread { offset: 0, step: 1, swapped: true },
     Spread { offset: 1, step: 1, swapped: false },
     Spread { offset: 0, step: 3, swapped: false },
@@ -49,7 +49,7 @@ impl Spread {
     }
 }
 
-fn spread_out<T: Sample>(entries: &[T], spread: Spread) -> Vec<u8> {
+pub(super) fn spread_out<T: Sample>(entries: &[T], spread: Spread) -> Vec<u8> {
     let mut buffer = spread.buffer::<T>(entries.len());
     for (index, entry) in entries.iter().enumerate() {
         let stored = if spread.swapped { entry.swap_bytes() } else { *entry };
@@ -60,7 +60,7 @@ fn spread_out<T: Sample>(entries: &[T], spread: Spread) -> Vec<u8> {
     buffer
 }
 
-fn row_in<T: Sample>(buffer: &[u8], spread: Spread, len: usize) -> Row<'_, T> {
+pub(super) fn row_in<T: Sample>(buffer: &[u8], spread: Spread, len: usize) -> Row<'_, T> {
     let (first, layout) = spread.layout::<T>(len);
     // SAFETY: every entry of the layout lies in the buffer, see `spread_out`.
     unsafe { Rows::from_raw(buffer.as_ptr().add(first).cast::<T>(), layout) }.row(0)

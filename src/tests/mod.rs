@@ -5,6 +5,7 @@ mod errors;
 mod fuzz;
 mod kernels;
 mod layouts;
+mod logits;
 mod messages;
 mod rows;
 mod scalar;
