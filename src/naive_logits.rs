@@ -21,14 +21,13 @@ pub(crate) fn law(logits: &[f64], temperature: f64, filters: Filters) -> Vec<f64
         keep(&mut law, |id, _| logits[id] >= last);
     }
     if filters.top_p < 1.0 {
-        let (total, mut running, mut kept) = (law.iter().sum::<f64>(), 0.0, vec![]);
+        let (total, mut running) = (law.iter().sum::<f64>(), 0.0);
+        let mut kept = vec![false; law.len()];
         for id in ranked {
-            if running < filters.top_p * total {
-                kept.push(id);
-            }
+            kept[id] = running < filters.top_p * total;
             running += law[id];
         }
-        keep(&mut law, |id, _| kept.contains(&id));
+        keep(&mut law, |id, _| kept[id]);
     }
     let largest = law.iter().copied().fold(0.0, f64::max);
     keep(&mut law, |_, weight| weight >= filters.min_p * largest);
