@@ -37,6 +37,7 @@
 //! Rows are `f32`, `f64`, [`half::f16`] or [`half::bf16`]: see [`Scalar`].
 
 mod accept;
+mod argmax;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[doc(hidden)]
@@ -58,6 +59,7 @@ mod naive;
 #[cfg(test)]
 mod naive_logits;
 mod parallel;
+mod probabilities;
 #[cfg(feature = "python")]
 mod python;
 #[cfg(target_arch = "x86_64")]
@@ -77,6 +79,7 @@ pub use filter::Filters;
 pub use half;
 pub use logits::{LogitsChain, verify_chain_logits};
 pub use parallel::{num_threads, set_num_threads};
+pub use probabilities::{Chain, verify_chain};
 pub use rows::{Rows, RowsMut};
 pub use scalar::{Scalar, Wide};
 pub use step::{OnBadRow, Step, accept_probs, accept_residual, speculative_decode_step};

@@ -17,7 +17,7 @@ const CHUNK: usize = 32 * SUB_BLOCK;
 
 /// From this many entries on a single row is worked on by several threads; see DESIGN.md for the
 /// measurement.
-const SHARED_ROW: usize = 1 << 18;
+pub(crate) const SHARED_ROW: usize = 1 << 18;
 
 /// Who works on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ fn checked<T: Scalar, S: Source<T>>(draft: S, target: S, found: Excess) -> Resul
 
 /// The slow look at a row in which some entry may be no probability.
 #[cold]
-fn look<T: Scalar, S: Source<T>>(argument: Argument, row: S) -> Result<(), Error> {
+pub(crate) fn look<T: Scalar, S: Source<T>>(argument: Argument, row: S) -> Result<(), Error> {
     let bad = (0..row.len()).find(|index| !is_probability(row.entry(*index)));
     bad.map_or(Ok(()), |index| {
         Err(Error::Value { argument, place: Place::Only, index, value: row.entry(index).to_f64() })

@@ -124,6 +124,9 @@ impl<T: Scalar> Source<T> for Row<'_, T> {
 
     #[inline(always)]
     fn load<'b>(&'b self, start: usize, len: usize, buffer: &'b mut [T]) -> &'b [T] {
+        if let Some(entries) = self.as_slice() {
+            return &entries[start..start + len];
+        }
         let entries = &mut buffer[..len];
         for (index, entry) in entries.iter_mut().enumerate() {
             *entry = self.entry(start + index);

@@ -1,6 +1,7 @@
 """The verification arithmetic of speculative decoding: exact, deterministic, fast."""
 
 from draftverify._api import AcceptResidual, accept_probs, accept_residual
+from draftverify._chains import ChainVerdict, verify_chain
 from draftverify._core import (
     __version__,
     get_num_threads,
@@ -10,12 +11,14 @@ from draftverify._core import (
 
 __all__ = [
     "AcceptResidual",
+    "ChainVerdict",
     "__version__",
     "accept_probs",
     "accept_residual",
     "get_num_threads",
     "set_num_threads",
     "speculative_decode_step",
+    "verify_chain",
 ]
 
 # This is where users find them, and where pickle looks them up.
@@ -25,6 +28,7 @@ for _public in (
     get_num_threads,
     set_num_threads,
     speculative_decode_step,
+    verify_chain,
 ):
     _public.__module__ = "draftverify"
 del _public

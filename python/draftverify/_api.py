@@ -49,7 +49,10 @@ def step(draft_probs: object, target_probs: object, drafted_token: object) -> di
         _expect_shapes(rows, "(V,)", 1)
     token = _tokens.in_int64("drafted_token", drafted_token, rows.draft.shape[0])
     accept_prob, residual = _core.accept_vectors(rows.draft, rows.target, token, rows.bfloat16)
-    return {"accept_prob": accept_prob, "residual": rows.kind.wrap(residual, rows.dtype)}
+    return {
+        "accept_prob": accept_prob,
+        "residual": rows.kind.wrap(residual, rows.dtype, rows.device),
+    }
 
 
 @overload
@@ -161,9 +164,9 @@ def accept_residual(
     if out is not None:
         rows.kind.written(out)
     return AcceptResidual(
-        rows.kind.wrap(accept_prob, "float64"),
-        rows.kind.wrap(residual, rows.dtype) if out is None else out,
-        rows.kind.wrap(mass, "float64"),
+        rows.kind.wrap(accept_prob, "float64", rows.device),
+        rows.kind.wrap(residual, rows.dtype, rows.device) if out is None else out,
+        rows.kind.wrap(mass, "float64", rows.device),
     )
 
 
@@ -213,7 +216,7 @@ def accept_probs(draft_probs: object, target_probs: object, draft_token_ids: obj
     rows = _arrays.pair(draft_probs, target_probs)  # anew, as in `accept_residual`
     _expect_shapes(rows, "(N, V)", 2)
     accepted = _core.accept_entries(rows.draft, rows.target, ids, rows.bfloat16)
-    return rows.kind.wrap(accepted, "float64")
+    return rows.kind.wrap(accepted, "float64", rows.device)
 
 
 def _expect_shapes(rows: _arrays.Pair, expected: str, ndim: int) -> None:

@@ -28,56 +28,75 @@ class Pair(NamedTuple):
         return self.dtype == "bfloat16"
 
 
-def pair(draft_probs: object, target_probs: object) -> Pair:
-    """See both arguments as NumPy arrays of one dtype.
+class Rows(NamedTuple):
+    """Arrays of rows that belong together, in the order in which they were given."""
 
-    Kinds are checked before dtypes and these before devices.
+    kind: Kind
+    dtype: str
+    device: str
+    views: tuple[NDArray[Any], ...]
+
+    @property
+    def bfloat16(self) -> bool:
+        """Whether 16-bit integers in the views hold the bits of bfloat16."""
+        return self.dtype == "bfloat16"
+
+
+def rows_of(arrays: dict[str, object], function: str | None = None) -> Rows:
+    """See one or two arrays, called by their names, as NumPy arrays of one dtype.
+
+    Kinds are checked before dtypes and these before devices. `function` is what would need a kernel
+    for other devices.
     """
-    kind = kind_of("draft_probs", draft_probs)
-    other = kind_of("target_probs", target_probs)
-    if kind is not other:
-        cure = (
-            "convert the list to an array of the same dtype"
-            if "list"
-            in {
-                kind.name,
-                other.name,
-            }
-            else "convert one of them"
-        )
+    names = " and ".join(arrays)
+    kinds = [kind_of(name, array) for name, array in arrays.items()]
+    kind = kinds[0]
+    if any(other is not kind for other in kinds):
+        found = " and ".join(map(type_name, arrays.values()))
+        cure = "convert one of them"
+        if "list" in {kind.name for kind in kinds}:
+            cure = "convert the list to an array of the same dtype"
+        message = f"{names}: expected arrays of one library, got {found}; {cure}"
+        raise TypeError(message)
+    dtypes = [kind.dtype(array) for array in arrays.values()]
+    if len(set(dtypes)) > 1 or dtypes[0] not in DTYPES:
         message = (
-            f"draft_probs and target_probs: expected arrays of one library, got "
-            f"{type_name(draft_probs)} and {type_name(target_probs)}; {cure}"
+            f"{names}: expected one dtype{_for_both(arrays)}, out of {', '.join(DTYPES)}, got "
+            f"{' and '.join(dtypes)}; convert{_both(arrays)} to one of these"
         )
         raise TypeError(message)
-    dtype, other_dtype = kind.dtype(draft_probs), kind.dtype(target_probs)
-    if dtype != other_dtype or dtype not in DTYPES:
-        message = (
-            f"draft_probs and target_probs: expected one dtype for both, out of "
-            f"{', '.join(DTYPES)}, got {dtype} and {other_dtype}; convert both to one of these"
-        )
-        raise TypeError(message)
-    device, other_device = kind.device(draft_probs), kind.device(target_probs)
-    if device != other_device:
-        message = (
-            f"draft_probs and target_probs: expected one device, got {device} and {other_device}; "
-            f"move one of them"
-        )
+    devices = [kind.device(array) for array in arrays.values()]
+    if len(set(devices)) > 1:
+        message = f"{names}: expected one device, got {' and '.join(devices)}; move one of them"
         raise ValueError(message)
-    if device != "cpu":
+    if devices[0].partition(":")[0] != "cpu":
         message = (
-            f"draft_probs and target_probs: expected arrays on the CPU, got {device}, for which "
-            f"there is no kernel yet; move them with .cpu()"
+            f"{names}: expected arrays on the CPU, got {devices[0]}, for which "
+            f"{function + ' has' if function else 'there is'} no kernel yet; move them with .cpu()"
         )
         raise NotImplementedError(message)
     views = []
-    for name, array in (("draft_probs", draft_probs), ("target_probs", target_probs)):
+    for name, array in arrays.items():
         try:
             views.append(kind.view(array))
         except (TypeError, ValueError) as error:
             message = f"{name}: {error}"
             raise type(error)(message) from None
-    return Pair(kind, dtype, device, *views)
+    return Rows(kind, dtypes[0], devices[0], tuple(views))
+
+
+def _for_both(arrays: dict[str, object]) -> str:
+    return " for both" if len(arrays) > 1 else ""
+
+
+def _both(arrays: dict[str, object]) -> str:
+    return " both" if len(arrays) > 1 else " it"
+
+
+def pair(draft_probs: object, target_probs: object) -> Pair:
+    """See the rows of both models as NumPy arrays of one dtype."""
+    rows = rows_of({"draft_probs": draft_probs, "target_probs": target_probs})
+    return Pair(rows.kind, rows.dtype, rows.device, *rows.views)
 
 
 def output(out: object, rows: Pair, inputs: dict[str, object]) -> NDArray[Any]:
@@ -108,7 +127,7 @@ def output(out: object, rows: Pair, inputs: dict[str, object]) -> NDArray[Any]:
     reason = kind.unwritable(out)
     if reason is not None:
         message = f"out: expected an array that may be written to, got {reason}"
-        raise ValueError(message)
+        raise (TypeError if kind.immutable else ValueError)(message)
     view = kind.view(out)
     if view.shape != rows.draft.shape:
         message = (

@@ -14,6 +14,7 @@ __all__ = [
     "get_num_threads",
     "set_num_threads",
     "speculative_decode_step",
+    "verify_chains",
 ]
 
 _ArrayT = TypeVar("_ArrayT")
@@ -56,3 +57,14 @@ def accept_rows(
 def accept_entries(
     draft: NDArray[Any], target: NDArray[Any], token_ids: NDArray[np.int64], bfloat16: bool
 ) -> NDArray[np.float64]: ...
+def verify_chains(
+    draft: NDArray[Any] | None,
+    target: NDArray[Any],
+    token_ids: NDArray[np.int64],
+    uniforms: NDArray[np.float64] | None,
+    lengths: NDArray[np.int64],
+    width: int | None,
+    method: str,
+    bonus_token_ids: NDArray[np.int64] | None,
+    bfloat16: bool,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...

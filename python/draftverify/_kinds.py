@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import sys
 from functools import lru_cache
-from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-KNOWN = "a NumPy array, a Torch CPU tensor or a list of numbers"
+KNOWN = "a NumPy array, a Torch or JAX array on the CPU, or a list of numbers"
 
 
 class Kind(Protocol):
     """What differs from one array library to the next."""
 
     name: str
+    # Whether no array of this library can be written to.
+    immutable: bool
 
     def owns(self, array: object) -> bool:
         """Whether the array is of this library."""
@@ -38,8 +39,8 @@ class Kind(Protocol):
     def view(self, array: Any) -> NDArray[Any]:
         """See the memory as a NumPy array proper; bfloat16 may be seen as 16-bit integers."""
 
-    def wrap(self, array: NDArray[Any], dtype: str) -> Any:
-        """Hand a fresh NumPy array over to this library, as an array of `dtype`."""
+    def wrap(self, array: NDArray[Any], dtype: str, device: str) -> Any:
+        """Hand a fresh NumPy array over to this library, as an array of `dtype` on `device`."""
 
     def unwritable(self, array: Any) -> str | None:
         """Why the array may not be written to, and the cure."""
@@ -57,6 +58,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 
 class _NumPy:
     name = "NumPy"
+    immutable = False
 
     def owns(self, array: object) -> bool:
         return isinstance(array, np.ndarray)
@@ -75,7 +77,7 @@ class _NumPy:
     def view(self, array: Any) -> NDArray[Any]:
         return np.asarray(array)
 
-    def wrap(self, array: NDArray[Any], dtype: str) -> NDArray[Any]:  # noqa: ARG002
+    def wrap(self, array: NDArray[Any], dtype: str, device: str) -> NDArray[Any]:  # noqa: ARG002
         return array
 
     def unwritable(self, array: Any) -> str | None:
@@ -98,11 +100,11 @@ class _List(_NumPy):
         return isinstance(array, list | tuple)
 
     def refusal(self, array: Any) -> str | None:
-        nested = array and all(isinstance(entry, list | tuple) for entry in array)
-        for row in (array, *array) if nested else (array,):
-            if type(row) not in (list, tuple):
-                return f"a {type_name(row)}; pass a plain list or an array"
-        for entry in chain.from_iterable(array) if nested else array:
+        if type(array) not in (list, tuple):
+            return f"a {type_name(array)}; pass a plain list or an array"
+        if array and all(isinstance(entry, list | tuple) for entry in array):
+            return next(filter(None, map(self.refusal, array)), None)
+        for entry in array:
             if isinstance(entry, bool) or not isinstance(entry, _NUMBERS):
                 return f"one that holds {type_name(entry)}; pass floats or ints, or stack arrays"
             if isinstance(entry, np.timedelta64):
@@ -123,6 +125,7 @@ class _List(_NumPy):
 
 class _Torch:
     name = "Torch"
+    immutable = False
 
     def owns(self, array: object) -> bool:
         torch = sys.modules.get("torch")
@@ -166,7 +169,7 @@ class _Torch:
             raise TypeError(message) from error
         return numpy_view
 
-    def wrap(self, array: NDArray[Any], dtype: str) -> Any:
+    def wrap(self, array: NDArray[Any], dtype: str, device: str) -> Any:  # noqa: ARG002
         import torch  # noqa: PLC0415 - the caller has imported it
 
         tensor = torch.from_numpy(array)
@@ -183,6 +186,50 @@ class _Torch:
         if not array.is_inference():
             # As for Torch's own writes: a backward pass that needs the old values refuses.
             torch.autograd.graph.increment_version(array)
+
+
+class _Jax:
+    """JAX arrays: 64-bit results become 32-bit ones where JAX has not been told to allow them."""
+
+    name = "JAX"
+    immutable = True
+
+    def owns(self, array: object) -> bool:
+        jax = sys.modules.get("jax")
+        return jax is not None and isinstance(array, jax.Array)
+
+    def refusal(self, array: Any) -> str | None:
+        import jax  # noqa: PLC0415 - the caller has imported it
+
+        if isinstance(array, jax.core.Tracer):
+            return "one that is being traced; call this function through jax.pure_callback"
+        if array.is_deleted():
+            return "one whose memory was given away or deleted; pass a copy"
+        if len(array.devices()) > 1:
+            return f"one spread over {len(array.devices())} devices; gather it on one of them"
+        return None
+
+    def dtype(self, array: Any) -> str:
+        return str(array.dtype)
+
+    def device(self, array: Any) -> str:
+        (device,) = array.devices()
+        return f"{device.platform}:{device.id}"
+
+    def view(self, array: Any) -> NDArray[Any]:
+        return np.asarray(array)  # JAX shows its host memory, and refuses writes to it
+
+    def wrap(self, array: NDArray[Any], dtype: str, device: str) -> Any:  # noqa: ARG002
+        import jax  # noqa: PLC0415 - the caller has imported it
+
+        number = int(device.partition(":")[2])
+        return jax.device_put(array, next(d for d in jax.devices("cpu") if d.id == number))
+
+    def unwritable(self, array: Any) -> str | None:  # noqa: ARG002
+        return "one of JAX, whose arrays are immutable; leave it out"
+
+    def written(self, array: Any) -> None:
+        pass
 
 
 def in_memory(tensor: Any) -> bool:
@@ -205,14 +252,18 @@ def in_memory(tensor: Any) -> bool:
 
 
 NUMPY = _NumPy()
+LIST = _List()
 TORCH = _Torch()
-_KINDS: tuple[Kind, ...] = (NUMPY, _List(), TORCH)
+JAX = _Jax()
+_KINDS: tuple[Kind, ...] = (NUMPY, LIST, TORCH, JAX)
 
 
 def memory_of(array: Any) -> NDArray[Any]:
     """See the memory of an array of any kind, to compare it with that of another."""
     if NUMPY.owns(array):
         return np.asarray(array)
+    if JAX.owns(array) and JAX.device(array).startswith("cpu"):
+        return JAX.view(array)
     if not TORCH.owns(array) or TORCH.device(array) != "cpu":
         return np.empty(0)
     if not array.is_neg():

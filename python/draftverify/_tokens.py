@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from draftverify._kinds import TORCH
+from draftverify._kinds import LIST, TORCH, kind_of
 
 _INT64 = np.iinfo(np.int64)
 _LONG = 1024
@@ -46,16 +46,47 @@ def as_indices(token_ids: Any, rows: int, vocabulary: int) -> NDArray[np.int64]:
         tokens = [as_index(name, token, _row(row)) for row, token in enumerate(token_ids)]
         _expect_one_a_row(name, (len(tokens),), rows)
         return _within_int64(name, tokens, vocabulary)
-    ids = _on_host(token_ids)
-    if ids.dtype.name in _NARROW:
-        ids = ids.astype(np.int64)
-    if ids.dtype.kind not in "iu":
-        message = f"{name}: expected integers, got dtype {ids.dtype.name}; convert them to int64"
-        raise TypeError(message)
+    ids = _integers(name, token_ids)
     _expect_one_a_row(name, ids.shape, rows)
     if ids.dtype == np.uint64:
         return _within_int64(name, ids.tolist(), vocabulary)
     return np.ascontiguousarray(ids, dtype=np.int64)
+
+
+def as_integers(name: str, numbers: Any) -> NDArray[np.int64]:
+    """Copy an integer array, or a list of integers or of such lists, to an int64 array."""
+    if isinstance(numbers, list | tuple):
+        if numbers and all(isinstance(row, list | tuple) for row in numbers):
+            rows = [as_integers(name, row) for row in numbers]
+            if len({row.shape for row in rows}) > 1:
+                message = f"{name}: expected lists of one length, got others; fill up with -1"
+                raise ValueError(message)
+            return np.stack(rows)
+        numbers = [as_index(name, number, f" at index {at}") for at, number in enumerate(numbers)]
+    else:
+        numbers = _integers(name, numbers)
+    values = numbers.tolist() if getattr(numbers, "dtype", None) == np.uint64 else numbers
+    try:
+        return np.array(values, dtype=np.int64, order="C")
+    except OverflowError:
+        message = (
+            f"{name}: expected integers of at most 64 bits, got others; check where they are from"
+        )
+        raise ValueError(message) from None
+
+
+def as_uniforms(numbers: Any) -> NDArray[np.float64]:
+    """Copy uniform numbers of any library, or a list of floats, to a float64 array."""
+    name = "uniforms"
+    expected = "float32 or float64 numbers"
+    if isinstance(numbers, list | tuple):
+        kind_of(name, numbers, f"an array or a list of {expected}")
+        return LIST.view(numbers)
+    array = _on_host(name, numbers, expected)
+    if array.dtype.name not in ("float32", "float64"):
+        message = f"{name}: expected {expected}, got dtype {array.dtype.name}; draw them as float32"
+        raise TypeError(message)
+    return np.array(array, dtype=np.float64, order="C")
 
 
 def in_int64(name: str, token: int, vocabulary: int, place: str = "") -> int:
@@ -95,25 +126,34 @@ def _expect_one_a_row(name: str, shape: tuple[int, ...], rows: int) -> None:
         raise ValueError(message)
 
 
-def _on_host(token_ids: Any) -> NDArray[Any]:
-    """Copy ids of any library to a NumPy array."""
-    if isinstance(token_ids, np.ma.MaskedArray):
-        message = (
-            "draft_token_ids: expected integers, got a masked array; pass .filled(...) or .data"
-        )
+def _integers(name: str, numbers: Any) -> NDArray[Any]:
+    """See an integer array of any library as a NumPy array."""
+    array = _on_host(name, numbers, "integers")
+    if array.dtype.name in _NARROW:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        message = f"{name}: expected integers, got dtype {array.dtype.name}; convert them to int64"
         raise TypeError(message)
-    if TORCH.owns(token_ids):
-        reason = TORCH.refusal(token_ids)
+    return array
+
+
+def _on_host(name: str, numbers: Any, expected: str) -> NDArray[Any]:
+    """Copy numbers of any library to a NumPy array."""
+    if isinstance(numbers, np.ma.MaskedArray):
+        message = f"{name}: expected {expected}, got a masked array; pass .filled(...) or .data"
+        raise TypeError(message)
+    if TORCH.owns(numbers):
+        reason = TORCH.refusal(numbers)
         if reason is not None:
-            message = f"draft_token_ids: expected integers, got {reason}"
+            message = f"{name}: expected {expected}, got {reason}"
             raise TypeError(message)
-        return TORCH.view(token_ids.cpu())
+        return TORCH.view(numbers.cpu())
     try:
-        if callable(getattr(token_ids, "get", None)):  # CuPy
-            token_ids = token_ids.get()
-        return np.asarray(token_ids)
+        if callable(getattr(numbers, "get", None)):  # CuPy
+            numbers = numbers.get()
+        return np.asarray(numbers)
     except Exception as error:
-        message = f"draft_token_ids: expected an integer array or list, got {error}; pass integers"
+        message = f"{name}: expected an array or list of {expected}, got {error}; pass {expected}"
         raise TypeError(message) from error
 
 

@@ -105,6 +105,35 @@ impl<'a, 'py> Array<'a, 'py> {
         Some(unsafe { Rows::from_raw(self.first::<T>(), layout) })
     }
 
+    /// The rows of one request: of an array with a row of requests, those from the front; of an
+    /// array of rows, those from `start` on.
+    pub(super) fn request_rows<T: Scalar>(
+        &self,
+        request: usize,
+        start: usize,
+        rows: usize,
+    ) -> Option<Rows<'a, T>> {
+        let (&[requests, positions, vocabulary], &[request_stride, row_stride, entry_stride]) =
+            (self.object.shape(), self.object.strides())
+        else {
+            let all = self.rows::<T>()?;
+            return (start + rows <= all.len()).then(|| all.part(start..start + rows));
+        };
+        if request >= requests || rows > positions {
+            return None;
+        }
+        let swapped = self.swapped;
+        let layout = Layout { rows, vocabulary, row_stride, entry_stride, swapped };
+        // SAFETY: as for `rows`; the request is one of the array, and an array without entries is
+        // not read.
+        Some(unsafe {
+            Rows::from_raw(
+                self.first::<T>().byte_offset(request.cast_signed() * request_stride),
+                layout,
+            )
+        })
+    }
+
     /// The rows of an array to be written.
     ///
     /// # Safety

@@ -21,6 +21,7 @@
 //! call.
 
 mod array;
+mod chains;
 mod threads;
 
 use half::{bf16, f16};
@@ -48,6 +49,9 @@ mod _core {
     use super::{accept_entries, accept_rows, accept_vectors};
 
     #[pymodule_export]
+    use super::chains::verify_chains;
+
+    #[pymodule_export]
     use super::speculative_decode_step;
 
     #[pymodule_export]
@@ -69,6 +73,8 @@ macro_rules! by_dtype {
         }
     };
 }
+
+use by_dtype;
 
 /// Give up the GIL for large work; see `DETACH_ENTRIES`.
 fn run<R: Send>(

@@ -1,6 +1,7 @@
 //! Tests of the crate as a whole: every kernel against its naive twin, for the four types, on
 //! every path of this processor, wherever the entries lie.
 
+mod chain;
 mod errors;
 mod fuzz;
 mod kernels;

@@ -1,0 +1,353 @@
+//! Chains whose rows are probabilities.
+
+use std::ops::Range;
+
+use crate::accept::{is_probability, proposed};
+use crate::argmax::argmax;
+use crate::chain::{Drafted, Method, Positions, Verdict, verify_all};
+use crate::draw::{Sums, Weights, lane_sum};
+use crate::error::{Argument, Error, Place};
+use crate::lanes::{Instructions, Path, SUB_BLOCK, excess};
+use crate::residual::{SHARED_ROW, Workers, look};
+use crate::row::{Row, Source};
+use crate::rows::Rows;
+use crate::scalar::{Scalar, Wide};
+
+/// The drafted tokens of one request, with the probabilities of both models at their positions.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain<'a, T> {
+    /// The rows that the tokens were drawn from, one for each; `None` where each token was the only
+    /// one that could come, as with greedy and n-gram drafts.
+    pub draft_probs: Option<Rows<'a, T>>,
+    /// The target's rows for the same prefixes and one more, for the bonus token.
+    pub target_probs: Rows<'a, T>,
+    /// The drafted tokens.
+    pub draft_token_ids: &'a [i64],
+    /// A number in `0.0..1.0` for each drafted token and one for the final draw, independent of
+    /// each other and of all that the tokens were drawn with. [`Method::Greedy`] uses none.
+    pub uniforms: &'a [f64],
+    /// The bonus token, where it is drawn elsewhere: then the target has no row for it.
+    pub bonus_token_id: Option<i64>,
+}
+
+/// Verify chains of drafted tokens, chains in parallel: how many tokens of each are kept, and the
+/// one that follows. What is emitted then follows the target.
+///
+/// Rows are read as far as they are needed, and checked as far as they are read: two entries of a
+/// row whose token is kept, and all of the row that the final token is drawn from;
+/// [`Method::Block`] reads the rows from the last position down to that of the final token. The
+/// chains are over one vocabulary, but what a chain gives does not depend on the others.
+///
+/// # Errors
+/// [`Error::Length`] for a chain whose parts do not fit, [`Error::TokenRange`], [`Error::Uniform`],
+/// before any row is read. Then, of the first chain that has one, [`Error::TokenImpossible`],
+/// [`Error::Value`], [`Error::MassOverflow`], and [`Error::NoToken`] where an id has to be drawn
+/// from zeros.
+///
+/// # Examples
+/// ```
+/// use draftverify::{Chain, Method, Rows, verify_chain};
+///
+/// let draft = [0.8_f32, 0.2];
+/// let target = [0.4_f32, 0.6, 0.5, 0.5];
+/// let chain = Chain {
+///     draft_probs: Some(Rows::new(&draft, 2)?),
+///     target_probs: Rows::new(&target, 2)?,
+///     draft_token_ids: &[0],
+///     uniforms: &[0.7, 0.1],
+///     bonus_token_id: None,
+/// };
+/// let verdicts = verify_chain(&[chain], Method::Standard)?;
+/// assert_eq!((verdicts[0].num_accepted, verdicts[0].final_token_id), (0, 1));
+/// # Ok::<(), draftverify::Error>(())
+/// ```
+pub fn verify_chain<T: Scalar>(
+    chains: &[Chain<'_, T>],
+    method: Method,
+) -> Result<Vec<Verdict>, Error> {
+    for (request, chain) in chains.iter().enumerate() {
+        let draft = chain.draft_probs.filter(|_| method != Method::Greedy);
+        let names = ["draft_probs", "target_probs"];
+        chain.drafted().expect_rows(names, draft, chain.target_probs)?;
+        chain.drafted().check(method, chain.target_probs.vocabulary(), request)?;
+    }
+    let vocabulary = chains.first().map_or(1, |chain| chain.target_probs.vocabulary());
+    verify_all(chains.len(), vocabulary, |request, workers| {
+        let chain = &chains[request];
+        let path = Path::best();
+        let mut positions = Probabilities { chain, request, path, workers };
+        chain.drafted().verify(method, &mut positions)
+    })
+}
+
+impl<'a, T> Chain<'a, T> {
+    fn drafted(&self) -> Drafted<'a> {
+        let Self { draft_token_ids: token_ids, uniforms, bonus_token_id, .. } = *self;
+        Drafted { token_ids, uniforms, bonus_token_id }
+    }
+}
+
+/// One chain, at work.
+#[derive(Clone, Copy)]
+pub(crate) struct Probabilities<'a, T> {
+    pub(crate) chain: &'a Chain<'a, T>,
+    pub(crate) request: usize,
+    pub(crate) path: Path,
+    pub(crate) workers: Workers,
+}
+
+impl<'a, T: Scalar> Probabilities<'a, T> {
+    fn place(&self, position: usize) -> Place {
+        Place::Position { request: self.request, position }
+    }
+
+    fn target(&self, position: usize) -> Row<'a, T> {
+        self.chain.target_probs.row(position)
+    }
+
+    /// The draft at the position of a drafted token.
+    fn draft(&self, position: usize) -> Draft<'a, T> {
+        let token = self.chain.draft_token_ids[position];
+        let one_hot = Draft::OneHot { len: self.target(position).len(), token: Some(token) };
+        self.chain.draft_probs.map_or(one_hot, |rows| Draft::Row(rows.row(position)))
+    }
+
+    /// The entries of draft and target at the drafted token, widened and checked.
+    fn entries(&self, position: usize) -> Result<(f64, f64), Error> {
+        let (draft, target) = (self.draft(position), self.target(position));
+        let token = self.chain.draft_token_ids[position];
+        let found = proposed(draft, token).and_then(|index| {
+            Ok((
+                probability(Argument::Draft, draft, index)?,
+                probability(Argument::Target, target, index)?,
+            ))
+        });
+        found.map_err(|error| error.at(self.place(position)))
+    }
+
+    /// The sums of a row's weights, if all that was read are probabilities.
+    fn sums<W: Weights>(
+        &self,
+        position: usize,
+        draft: Draft<'_, T>,
+        weights: W,
+    ) -> Result<Sums, Error> {
+        let sums = Sums::of(self.path, self.workers, weights);
+        let checked = || {
+            if sums.suspect {
+                if let Draft::Row(row) = draft {
+                    look(Argument::Draft, row)?;
+                }
+                look(Argument::Target, self.target(position))?;
+            }
+            if sums.mass.is_finite() {
+                Ok(())
+            } else {
+                Err(Error::MassOverflow { place: Place::Only, mass: sums.mass, limit: f64::MAX })
+            }
+        };
+        checked().map_err(|error| error.at(self.place(position)))?;
+        Ok(sums)
+    }
+
+    fn drawn<W: Weights>(
+        &self,
+        position: usize,
+        draft: Draft<'_, T>,
+        weights: W,
+        uniform: f64,
+    ) -> Result<Option<usize>, Error> {
+        Ok(self.sums(position, draft, weights)?.draw(weights, uniform))
+    }
+}
+
+impl<T: Scalar> Positions for Probabilities<'_, T> {
+    fn accepts(&mut self, position: usize, uniform: f64) -> Result<bool, Error> {
+        let (draft, target) = self.entries(position)?;
+        Ok(uniform * draft < target)
+    }
+
+    fn ratio(&mut self, position: usize) -> Result<f64, Error> {
+        let (draft, target) = self.entries(position)?;
+        Ok(target / draft)
+    }
+
+    fn residual_mass(&mut self, position: usize, scale: f64) -> Result<f64, Error> {
+        let (draft, target) = (self.draft(position), self.target(position));
+        Ok(self.sums(position, draft, Scaled { draft, target, scale })?.mass)
+    }
+
+    fn draw_residual(
+        &mut self,
+        position: usize,
+        scale: Option<f64>,
+        uniform: f64,
+    ) -> Result<usize, Error> {
+        let (draft, target) = (self.draft(position), self.target(position));
+        let drawn = match scale {
+            None => self.drawn(position, draft, Excess { draft, target }, uniform)?,
+            Some(scale) => self.drawn(position, draft, Scaled { draft, target, scale }, uniform)?,
+        };
+        drawn.map_or_else(|| self.draw_target(position, uniform), Ok)
+    }
+
+    fn draw_target(&mut self, position: usize, uniform: f64) -> Result<usize, Error> {
+        let target = self.target(position);
+        let draft = Draft::OneHot { len: target.len(), token: None };
+        let (argument, place) = (Argument::Target, self.place(position));
+        let drawn = self.drawn(position, draft, Excess { draft, target }, uniform)?;
+        drawn.ok_or(Error::NoToken { argument, place })
+    }
+
+    fn most_probable(&mut self, position: usize) -> Result<usize, Error> {
+        let target = self.target(position);
+        let (id, suspect) = argmax(self.path, target);
+        let (argument, place) = (Argument::Target, self.place(position));
+        if suspect {
+            look(argument, target).map_err(|error| error.at(place))?;
+        }
+        if target.entry(id).to_f64() > 0.0 {
+            Ok(id)
+        } else {
+            Err(Error::NoToken { argument, place })
+        }
+    }
+}
+
+/// One entry, checked.
+fn probability<T: Scalar, S: Source<T>>(
+    argument: Argument,
+    row: S,
+    index: usize,
+) -> Result<f64, Error> {
+    let entry = row.entry(index);
+    let value = entry.to_f64();
+    if is_probability(entry) {
+        Ok(value)
+    } else {
+        Err(Error::Value { argument, place: Place::Only, index, value })
+    }
+}
+
+/// A row of the draft, or the law of a draft that can propose one token alone, or none at all.
+#[derive(Clone, Copy)]
+enum Draft<'a, T> {
+    Row(Row<'a, T>),
+    OneHot { len: usize, token: Option<i64> },
+}
+
+impl<T: Scalar> Source<T> for Draft<'_, T> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        match self {
+            Self::Row(row) => row.len(),
+            Self::OneHot { len, .. } => *len,
+        }
+    }
+
+    #[inline(always)]
+    fn entry(&self, index: usize) -> T {
+        match self {
+            Self::Row(row) => row.entry(index),
+            Self::OneHot { token, .. } => {
+                let one = *token == i64::try_from(index).ok();
+                T::narrow(if one { T::Wide::ONE } else { T::Wide::ZERO })
+            }
+        }
+    }
+
+    fn part(&self, range: Range<usize>) -> Self {
+        match self {
+            Self::Row(row) => Self::Row(row.part(range)),
+            Self::OneHot { token, .. } => {
+                let token = token.map(|token| token - range.start.cast_signed() as i64);
+                Self::OneHot { len: range.len(), token }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn load<'b>(&'b self, start: usize, len: usize, buffer: &'b mut [T]) -> &'b [T] {
+        match self {
+            Self::Row(row) => row.load(start, len, buffer),
+            Self::OneHot { token, .. } => {
+                let entries = &mut buffer[..len];
+                entries.fill(T::narrow(T::Wide::ZERO));
+                let token = token.and_then(|token| usize::try_from(token).ok());
+                let place = token.and_then(|token| token.checked_sub(start));
+                if let Some(entry) = place.and_then(|place| entries.get_mut(place)) {
+                    *entry = T::narrow(T::Wide::ONE);
+                }
+                entries
+            }
+        }
+    }
+}
+
+/// max(target - draft, 0) in the rows' arithmetic type.
+#[derive(Clone, Copy)]
+struct Excess<'a, T> {
+    draft: Draft<'a, T>,
+    target: Row<'a, T>,
+}
+
+impl<T: Scalar> Weights for Excess<'_, T> {
+    const SHARED: usize = SHARED_ROW;
+
+    fn len(&self) -> usize {
+        Source::len(&self.target)
+    }
+
+    #[inline(always)]
+    fn sum<I: Instructions>(&self, range: Range<usize>) -> (f64, bool) {
+        let zero = T::narrow(T::Wide::ZERO);
+        let (mut draft, mut target) = ([zero; SUB_BLOCK], [zero; SUB_BLOCK]);
+        let draft = self.draft.load(range.start, range.len(), &mut draft);
+        let target = self.target.load(range.start, range.len(), &mut target);
+        I::excess_sum(draft, target, None)
+    }
+
+    fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
+        for (index, slot) in range.zip(slots) {
+            let (draft, target) = (self.draft.entry(index), self.target.entry(index));
+            *slot = excess(draft.widen(), target.widen()).to_f64();
+        }
+    }
+}
+
+/// max(scale * target - draft, 0) in `f64`.
+#[derive(Clone, Copy)]
+struct Scaled<'a, T> {
+    draft: Draft<'a, T>,
+    target: Row<'a, T>,
+    scale: f64,
+}
+
+impl<T: Scalar> Weights for Scaled<'_, T> {
+    const SHARED: usize = SHARED_ROW;
+
+    fn len(&self) -> usize {
+        Source::len(&self.target)
+    }
+
+    #[inline(always)]
+    fn sum<I: Instructions>(&self, range: Range<usize>) -> (f64, bool) {
+        let zero = T::narrow(T::Wide::ZERO);
+        let (mut draft, mut target) = ([zero; SUB_BLOCK], [zero; SUB_BLOCK]);
+        let draft = self.draft.load(range.start, range.len(), &mut draft);
+        let target = self.target.load(range.start, range.len(), &mut target);
+        let (mut seen, mut buffer) = (T::Bits::default(), [0.0; SUB_BLOCK]);
+        for ((slot, draft), target) in buffer.iter_mut().zip(draft).zip(target) {
+            seen = seen | draft.bits() | target.bits();
+            *slot = excess(draft.widen().to_f64(), self.scale * target.widen().to_f64());
+        }
+        (lane_sum(&buffer[..range.len()]), seen & T::SUSPECT != T::Bits::default())
+    }
+
+    fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
+        for (index, slot) in range.zip(slots) {
+            let (draft, target) = (self.draft.entry(index), self.target.entry(index));
+            *slot = excess(draft.widen().to_f64(), self.scale * target.widen().to_f64());
+        }
+    }
+}
