@@ -193,6 +193,7 @@ impl fmt::Display for Value {
 }
 
 impl fmt::Display for Error {
+    #[expect(clippy::too_many_lines, reason = "one text for each kind of error")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shape { entries, vocabulary } => write!(

@@ -84,6 +84,7 @@ impl Power {
 }
 
 /// A positive finite number as mantissa in `1.0..2.0` and exponent.
+#[expect(clippy::cast_possible_truncation, reason = "an exponent has 11 bits")]
 fn split(number: f64) -> (f64, f64) {
     const MANTISSA: u64 = (1 << 52) - 1;
     let (number, shift) =
@@ -94,6 +95,7 @@ fn split(number: f64) -> (f64, f64) {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "powers of two are exact")]
 mod tests {
     use super::*;
     use crate::tests::Noise;
@@ -124,10 +126,11 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::cast_precision_loss, reason = "small integers")]
     fn powers_of_integers_are_exact_and_the_ends_are_as_promised() {
         for k in -1022..=1023 {
-            let expected = f64::from_bits(((k + 1023) as u64) << 52);
-            assert_eq!(exp2(f64::from(k)).to_bits(), expected.to_bits(), "2^{k}");
+            let expected = f64::from_bits(i64::cast_unsigned(k + 1023) << 52);
+            assert_eq!(exp2(k as f64).to_bits(), expected.to_bits(), "2^{k}");
         }
         for t in [f64::NEG_INFINITY, -1e300, -1e6, -1023.0, -1022.6] {
             assert_eq!(exp2(t).to_bits(), 0, "2^{t}");

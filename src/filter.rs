@@ -86,7 +86,7 @@ pub(crate) struct Cut {
 impl Cut {
     #[inline(always)]
     pub(crate) fn keeps(&self, logit: f64, id: usize) -> bool {
-        logit > self.logit || (logit == self.logit && id <= self.last)
+        logit >= self.logit && (logit > self.logit || id <= self.last)
     }
 }
 

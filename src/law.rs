@@ -9,7 +9,7 @@
 use std::f64::consts::LOG2_E;
 use std::ops::{Range, RangeInclusive};
 
-use crate::draw::{Sums, Weights, lane_sum};
+use crate::draw::{Sums, Weights, lane_sum, lane_sum_of};
 use crate::error::{Argument, Error, Place};
 use crate::exp::exp2;
 use crate::filter::{Cut, Filters};
@@ -130,6 +130,11 @@ impl<T: Scalar> Weights for Exponentials<'_, T> {
     /// Nothing is suspect: of a logit that is NaN the sum is NaN, of +inf it is not ordinary.
     #[inline(always)]
     fn sum<I: Instructions>(&self, range: Range<usize>) -> (f64, bool) {
+        // Without a buffer in between it is a tenth faster.
+        if let (None, Some(entries)) = (self.cut, self.row.as_slice()) {
+            let weight = |entry: &T| exp2(self.exponent(entry.logit()));
+            return (lane_sum_of(&entries[range], weight), false);
+        }
         let mut buffer = [0.0; SUB_BLOCK];
         let slots = &mut buffer[..range.len()];
         self.fill(range, slots);

@@ -1,5 +1,6 @@
 //! Chains whose rows are logits.
 
+use crate::accept::in_vocabulary;
 use crate::chain::{Drafted, Method, Positions, Verdict, verify_all};
 use crate::draw::Sums;
 use crate::error::{Argument, Error, Place};
@@ -204,8 +205,8 @@ impl<'a, T: Scalar> Logits<'a, T> {
         if let Some(pair) = self.pairs[position] {
             return Ok(pair);
         }
-        // Ids were checked.
-        let token = self.chain.draft_token_ids[position].cast_unsigned() as usize;
+        let vocabulary = self.chain.target_logits.vocabulary();
+        let token = in_vocabulary(self.chain.draft_token_ids[position], vocabulary)?;
         let (draft, above) = match self.chain.draft_logits {
             Some(rows) => self
                 .draft(rows.row(position), token)

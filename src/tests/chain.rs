@@ -296,7 +296,10 @@ fn errors_name_request_and_position() {
         bad.target[token] = 1.0;
     });
     let token = Flat::<f32>::new(&mut Noise(24), 2, 40).tokens[1];
-    assert_eq!(impossible, Err(Error::TokenImpossible { place, token, vocabulary: 40 }));
+    assert_eq!(
+        impossible,
+        Err(Error::TokenImpossible { argument: Argument::Draft, place, token, vocabulary: 40 })
+    );
     for change in [
         &(|bad: &mut Flat<f32>| drop(bad.uniforms.pop())) as &dyn Fn(&mut Flat<f32>),
         &|bad| bad.uniforms.push(0.5),

@@ -1,5 +1,14 @@
 //! Chains of logits: against the naive twin, at the extremes, on every path.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "small numbers go back and forth between ids and floats"
+)]
+#![allow(clippy::float_cmp, reason = "0 and infinities are exact")]
+
 use super::layouts::{SPREADS, row_in, spread_out};
 use super::{LENGTHS, Noise, Sample, for_each_type, paths};
 use crate::draw::Sums;
