@@ -13,6 +13,7 @@ use draftverify::{
     verify_chain_logits,
 };
 
+#[allow(dead_code, reason = "no copy to compare with")]
 mod common;
 
 const VOCABULARY: usize = 128_256;
@@ -30,7 +31,7 @@ fn main() {
     let logits = |row: &[f32]| row.iter().map(|probability| probability.ln()).collect::<Vec<_>>();
     let (draft_logits, target_logits) = (logits(&pair.draft), logits(&pair.target));
     // Numbers spread evenly, one for the token and one for the uniform number of every row.
-    let spread = |row: usize, step: f64| (row as f64 * step).fract();
+    let spread = |row: usize, step: f64| (step * u32::try_from(row).map_or(0.0, f64::from)).fract();
     let ids: Vec<i64> = pair
         .draft
         .chunks(VOCABULARY)

@@ -134,3 +134,28 @@ fn min_p<T: Scalar>(fraction: f64, weights: Exponentials<'_, T>) -> f64 {
     let logit = weights.reference + reached / weights.scale;
     if weights.exponent(logit) < reached { logit.next_up() } else { logit }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Row;
+    use crate::tests::Noise;
+
+    /// The logit is rounded, but never to one that weighs less than was asked for.
+    #[test]
+    fn min_p_is_reached() {
+        let mut noise = Noise(1);
+        for _ in 0..20_000 {
+            let reference = (noise.uniform() - 0.5) * 10.0_f64.powf(8.0 * noise.uniform());
+            let scale = 10.0_f64.powf(8.0 * noise.uniform() - 3.0);
+            let fraction = 10.0_f64.powf(-12.0 * noise.uniform());
+            let row = Row::of(&[0.0_f64]);
+            let weights = Exponentials { row, reference, scale, cut: None };
+            let logit = min_p(fraction, weights);
+            let weight = |logit| exp2(weights.exponent(logit));
+            assert!(weight(logit) >= fraction, "{fraction} of {reference} at {scale}");
+            let less = reference - (reference - logit) * (1.0 + 1e-9) - logit.abs() * 1e-15;
+            assert!(weight(less) < fraction, "{fraction} of {reference} at {scale} is the least");
+        }
+    }
+}

@@ -140,7 +140,7 @@ impl<T: Scalar, S: Source<T>> Kernel for MaximaPass<T, S> {
 
 #[inline(always)]
 fn no_logit(value: f64) -> bool {
-    value.is_nan() | (value >= f64::INFINITY)
+    value.is_nan() || value >= f64::INFINITY
 }
 
 #[inline(always)]

@@ -72,7 +72,7 @@ pub(crate) fn verify(
                     joint
                 } else {
                     let mass: f64 = excess(position + 1, joint).iter().sum();
-                    if joint == 1.0 { 1.0 } else { mass / (mass + 1.0 - joint) }
+                    if joint >= 1.0 { 1.0 } else { mass / (mass + 1.0 - joint) }
                 };
                 if uniforms[position] < passes {
                     (kept, scale) = (position + 1, joint);

@@ -582,17 +582,10 @@ fn arguments_are_checked_before_rows_are_read() {
     assert_eq!(verdict(greedy, Method::Greedy), (1, 0));
     assert_eq!(verdict(LogitsChain { temperature: 0.0, ..greedy }, Method::Standard), (1, 0));
     // The bonus token of another hand.
-    let bonus = LogitsChain {
-        target_logits: good.target_logits.part(0..1),
-        bonus_token_id: Some(9),
-        ..good
-    };
     let one = [0.0_f32, 1.0];
-    let bonus = LogitsChain {
-        target_logits: Rows::new(&one, 2).expect("a row"),
-        draft_logits: None,
-        ..bonus
-    };
+    let row = Rows::new(&one, 2).expect("a row");
+    let bonus =
+        LogitsChain { draft_logits: None, target_logits: row, bonus_token_id: Some(9), ..good };
     for method in [Method::Standard, Method::Block, Method::Greedy] {
         assert_eq!(verdict(LogitsChain { uniforms: &[0.1, 0.5], ..bonus }, method), (1, 9));
     }
@@ -618,7 +611,7 @@ fn the_first_error_is_told() {
 fn filters_keep_what_they_say() {
     let third = 1.0 / 3.0;
     let off = Filters::OFF;
-    let rows: [(Filters, &[f64], &[f64]); 10] = [
+    let rows: [(Filters, &[f64], &[f64]); 11] = [
         // All that tie with the k-th.
         (Filters { top_k: 2, ..off }, &[1.0, 2.0, 1.0, 0.0, 1.0], &[0.0; 0]),
         (Filters { top_k: 1, ..off }, &[1.0, 1.0, 0.0, 1.0], &[third, third, 0.0, third]),
@@ -627,6 +620,8 @@ fn filters_keep_what_they_say() {
         (Filters { top_p: 0.5, ..off }, &[0.0; 4], &[0.5, 0.5, 0.0, 0.0]),
         (Filters { top_p: 0.51, ..off }, &[0.0; 4], &[third, third, third, 0.0]),
         (Filters { top_p: 1e-9, ..off }, &[0.0, 5.0, 5.0], &[0.0, 1.0, 0.0]),
+        // The zeros are equal.
+        (Filters { top_p: 0.5, ..off }, &[-0.0, 0.0], &[1.0, 0.0]),
         // At least the fraction, the most probable ones in any case.
         (Filters { min_p: 1.0, ..off }, &[0.0, 5.0, 5.0], &[0.0, 0.5, 0.5]),
         (Filters { min_p: 1e-320, ..off }, &[-800.0, 0.0, -INF], &[0.0, 1.0, 0.0]),
