@@ -99,6 +99,23 @@ class Torch(Library):
         return numbers
 
 
+class Jax(Library):
+    """Arrays on the CPU, with 64-bit types allowed."""
+
+    name = "jax"
+    module = "jax"
+
+    def array(self, plain: NDArray[Any]) -> Any:
+        jax = need("jax")
+        jax.config.update("jax_enable_x64", True)
+        return jax.numpy.array(plain)
+
+    def plain(self, array: Any) -> NDArray[Any]:
+        assert isinstance(array, need("jax").Array)
+        assert array.devices() == {need("jax").devices("cpu")[0]}
+        return np.array(array)  # a copy that can be written to, as other libraries' results
+
+
 class Lists(Library):
     """Python lists, which stand for float64 arrays; results are NumPy's."""
 
@@ -112,7 +129,7 @@ class Lists(Library):
         return repr(array).encode()
 
 
-LIBRARIES: tuple[Library, ...] = (Library(), ReadOnly(), Torch(), Lists())
+LIBRARIES: tuple[Library, ...] = (Library(), ReadOnly(), Torch(), Jax(), Lists())
 
 
 class Kind(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 TIME_LIMIT_S = 120
 
 
-def run_python(*arguments: str) -> str:
+def run_python(*arguments: str, **environment: str) -> str:
     """Run Python to its good end and answer what it printed.
 
     A hang, also of a child of the process, is a failure. Warnings are errors, but for the one about
@@ -21,7 +21,8 @@ def run_python(*arguments: str) -> str:
     warnings = ["-W", "error", "-W", "ignore::DeprecationWarning"]
     process = subprocess.Popen(
         [sys.executable, *warnings, *arguments],
-        env=os.environ | {"RAYON_NUM_THREADS": "3"},  # a pool of threads on every machine
+        # A pool of threads on every machine.
+        env=os.environ | {"RAYON_NUM_THREADS": "3"} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -88,7 +88,9 @@ def strange_arrays(library: str) -> list[tuple[str, Any]]:
     if library == "scipy.sparse":
         return [("csr_array", module.csr_array(ROW[None])), ("coo_array", module.coo_array(ROW))]
     if library == "jax.numpy":
-        return [("convert it with numpy.asarray", module.array(ROW))]
+        deleted = module.array(ROW)
+        deleted.delete()
+        return [("deleted", deleted)]
     tensor = module.tensor(NUMBERS[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some of these are deprecated, or not yet stable
@@ -131,6 +133,14 @@ def test_tensors_within_transforms_of_torch(transform: str) -> None:
     getattr(torch.func, transform)(inner)(row[None] if transform == "vmap" else row)
     assert [type(error) for error in caught] == [TypeError]
     assert str(caught[0]).startswith("target_probs: expected ")
+
+
+def test_arrays_within_transforms_of_jax() -> None:
+    jax = need("jax")
+    row = jax.numpy.array(ROW)
+    for transform in (jax.jit, jax.grad, lambda function: jax.vmap(function, 0)):
+        with pytest.raises(TypeError, match=r"^draft_probs: expected .*traced.*pure_callback"):
+            transform(lambda traced: step(traced, row, 0)["residual"].sum())(row)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from draftverify._core import (
     set_num_threads,
     speculative_decode_step,
 )
+from draftverify._logits import verify_chain_logits
 
 __all__ = [
     "AcceptResidual",
@@ -19,6 +20,7 @@ __all__ = [
     "set_num_threads",
     "speculative_decode_step",
     "verify_chain",
+    "verify_chain_logits",
 ]
 
 # This is where users find them, and where pickle looks them up.
@@ -29,6 +31,7 @@ for _public in (
     set_num_threads,
     speculative_decode_step,
     verify_chain,
+    verify_chain_logits,
 ):
     _public.__module__ = "draftverify"
 del _public

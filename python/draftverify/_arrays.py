@@ -156,8 +156,7 @@ def plain_torch(draft_probs: Any, target_probs: Any) -> Pair | None:
     torch = sys.modules.get("torch")
     if torch is None or {type(draft_probs), type(target_probs)} != {torch.Tensor}:
         return None
-    if not (in_memory(draft_probs) and in_memory(target_probs)):
-        return None
+    tensors = draft_probs, target_probs
     dtype = draft_probs.dtype
     try:
         if dtype is torch.bfloat16 is target_probs.dtype:
@@ -168,12 +167,24 @@ def plain_torch(draft_probs: Any, target_probs: Any) -> Pair | None:
                 target_probs.view(torch.int16),
             )
         draft, target = draft_probs.numpy(), target_probs.numpy()
+        held = _held(tensors[0], draft) and _held(tensors[1], target)
     except (AssertionError, RuntimeError, TypeError):
         return None
     name = "bfloat16" if dtype is torch.bfloat16 else NUMPY.dtype(draft)
-    if draft.dtype != target.dtype or draft.shape != target.shape or name not in DTYPES:
+    one_dtype = draft.dtype == target.dtype and name in DTYPES
+    one_shape = draft.shape == target.shape and draft.ndim == 1
+    if not (held and one_dtype and one_shape and draft.size):
         return None
-    return Pair(TORCH, name, "cpu", draft, target) if draft.ndim == 1 and draft.size else None
+    return Pair(TORCH, name, "cpu", draft, target)
+
+
+def _held(tensor: Any, view: NDArray[Any]) -> bool:
+    """Whether a tensor's storage holds all that its view shows: `in_memory` for the usual case."""
+    if not view.flags.c_contiguous:
+        return in_memory(tensor)
+    storage = tensor.untyped_storage()
+    end = view.nbytes + tensor.storage_offset() * view.itemsize
+    return bool(storage.data_ptr()) and bool(end <= storage.nbytes())
 
 
 def _overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -133,12 +133,20 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
     arrays: dict[str, object] = {"draft_probs": draft_probs, "target_probs": target_probs}
     if draft_probs is None:
         del arrays["draft_probs"]
-    rows = rows_of(arrays, "verify_chain")
-    numbers = numbers_of(method, draft_token_ids, uniforms, lengths, indptr, bonus_token_ids)
+    rows_of(arrays, "verify_chain")
+    numbers = numbers_of(
+        method,
+        draft_token_ids,
+        uniforms,
+        lengths,
+        indptr,
+        bonus_token_ids,
+        greedy=method == "greedy",
+    )
     # Code of the numbers' classes has run: what it did to the arrays has to be seen.
     rows = rows_of(arrays, "verify_chain")
     requests = requests_of(numbers, rows, tuple(arrays))
-    return _wrapped(
+    return wrapped(
         rows,
         _core.verify_chains(
             None if draft_probs is None else rows.views[0],
@@ -154,6 +162,6 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
     )
 
 
-def _wrapped(rows: Rows, verdict: tuple[Any, Any]) -> ChainVerdict[Any]:
+def wrapped(rows: Rows, verdict: tuple[Any, Any]) -> ChainVerdict[Any]:
     """Hand the answers over to the rows' library."""
     return ChainVerdict(*(rows.kind.wrap(part, "int32", rows.device) for part in verdict))

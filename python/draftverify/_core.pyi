@@ -15,6 +15,7 @@ __all__ = [
     "set_num_threads",
     "speculative_decode_step",
     "verify_chains",
+    "verify_logits_chains",
 ]
 
 _ArrayT = TypeVar("_ArrayT")
@@ -67,4 +68,16 @@ def verify_chains(
     method: str,
     bonus_token_ids: NDArray[np.int64] | None,
     bfloat16: bool,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
+def verify_logits_chains(
+    draft: NDArray[Any] | None,
+    target: NDArray[Any],
+    token_ids: NDArray[np.int64],
+    uniforms: NDArray[np.float64] | None,
+    lengths: NDArray[np.int64],
+    width: int | None,
+    method: str,
+    bonus_token_ids: NDArray[np.int64] | None,
+    bfloat16: bool,
+    settings: Any,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...

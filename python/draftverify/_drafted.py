@@ -45,8 +45,10 @@ def numbers_of(  # noqa: PLR0913, PLR0917 - the arguments of the public function
     lengths: Any,
     indptr: Any,
     bonus_token_ids: Any,
+    *,
+    greedy: bool = False,
 ) -> Numbers:
-    """Take the arguments that are numbers."""
+    """Take the arguments that are numbers. `greedy` says that no request needs uniforms."""
     if method not in METHODS:
         message = f"method: expected one of {', '.join(METHODS)}, got {method!r}; pass one of them"
         raise ValueError(message)
@@ -56,7 +58,7 @@ def numbers_of(  # noqa: PLR0913, PLR0917 - the arguments of the public function
             "(B, K, V), indptr with flat rows (T, V)"
         )
         raise ValueError(message)
-    if uniforms is None and method != "greedy":
+    if uniforms is None and not greedy:
         message = f'uniforms: expected numbers for method="{method}", got None; pass an array'
         raise TypeError(message)
     return Numbers(

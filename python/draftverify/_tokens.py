@@ -12,6 +12,8 @@ from draftverify._kinds import LIST, TORCH, kind_of
 
 _INT64 = np.iinfo(np.int64)
 _LONG = 1024
+# Not longdouble, which float64 would round.
+FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 _NARROW = {
     "int2",
     "int4",
@@ -75,18 +77,30 @@ def as_integers(name: str, numbers: Any) -> NDArray[np.int64]:
         raise ValueError(message) from None
 
 
-def as_uniforms(numbers: Any) -> NDArray[np.float64]:
-    """Copy uniform numbers of any library, or a list of floats, to a float64 array."""
-    name = "uniforms"
-    expected = "float32 or float64 numbers"
+def as_numbers(name: str, numbers: Any) -> NDArray[np.float64]:
+    """Copy a number, a float or integer array of any library, or a list, to a float64 array."""
+    expected = "numbers"
     if isinstance(numbers, list | tuple):
         kind_of(name, numbers, f"an array or a list of {expected}")
         return LIST.view(numbers)
     array = _on_host(name, numbers, expected)
-    if array.dtype.name not in ("float32", "float64"):
-        message = f"{name}: expected {expected}, got dtype {array.dtype.name}; draw them as float32"
+    if array.dtype.name not in FLOATS and (array.dtype.kind not in "iu" or array.dtype.names):
+        message = f"{name}: expected {expected}, got dtype {array.dtype.name}; pass floats"
         raise TypeError(message)
     return np.array(array, dtype=np.float64, order="C")
+
+
+def as_uniforms(numbers: Any) -> NDArray[np.float64]:
+    """Copy uniform numbers of any library, or a list of floats, to a float64 array."""
+    name, expected = "uniforms", "float32 or float64 numbers"
+    if not isinstance(numbers, list | tuple):
+        numbers = _on_host(name, numbers, expected)
+        if numbers.dtype.name not in {"float32", "float64"}:
+            message = (
+                f"{name}: expected {expected}, got dtype {numbers.dtype.name}; draw them as float32"
+            )
+            raise TypeError(message)
+    return as_numbers(name, numbers)
 
 
 def in_int64(name: str, token: int, vocabulary: int, place: str = "") -> int:

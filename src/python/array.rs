@@ -78,6 +78,18 @@ impl<'a, 'py> Array<'a, 'py> {
         Some(Self { object, dtype, type_num, swapped: byte_order == foreign })
     }
 
+    /// The rows of both models, or of the target alone, of one dtype.
+    pub(super) fn known_pair(
+        draft: Option<&'a Bound<'py, PyAny>>,
+        target: &'a Bound<'py, PyAny>,
+        bfloat16: bool,
+    ) -> Option<(Option<Self>, Self)> {
+        let target = Self::known(target, bfloat16)?;
+        let Some(draft) = draft else { return Some((None, target)) };
+        let draft = Self::known(draft, bfloat16).filter(|draft| draft.dtype == target.dtype)?;
+        Some((Some(draft), target))
+    }
+
     /// Where the entries are. A vector is one row.
     fn layout(&self) -> Option<Layout> {
         let (rows, vocabulary, row_stride, entry_stride) =

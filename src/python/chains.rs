@@ -8,6 +8,7 @@ use super::array::{Array, Dtype};
 use super::{by_dtype, misuse, run};
 use crate::chain::{Method, Verdict};
 use crate::probabilities::{Chain, verify_chain};
+use crate::rows::Rows;
 use crate::scalar::Scalar;
 
 /// How a rule is called in Python.
@@ -19,6 +20,9 @@ pub(super) fn method_of(name: &str) -> PyResult<Method> {
         _ => Err(misuse()),
     }
 }
+
+/// How many drafted tokens of each request are kept, and what is emitted.
+pub(super) type Answer<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray2<i32>>);
 
 /// Where the drafted tokens of the requests lie: one after the other, or with `width` places each.
 pub(super) struct Requests<'a> {
@@ -70,7 +74,7 @@ impl<'a> Requests<'a> {
         &self,
         target: Array<'t, '_>,
         request: Request,
-    ) -> Option<crate::Rows<'t, T>> {
+    ) -> Option<Rows<'t, T>> {
         let more = usize::from(self.bonus_token_ids.is_none());
         target.request_rows(
             request.number,
@@ -79,12 +83,23 @@ impl<'a> Requests<'a> {
         )
     }
 
+    /// The rows of the draft, one for each id, if there are any: none of none is no mistake.
+    #[expect(clippy::option_option, reason = "no draft and no such rows are two things")]
+    pub(super) fn draft_rows<'d, T: Scalar>(
+        &self,
+        draft: Option<Array<'d, '_>>,
+        request: Request,
+    ) -> Option<Option<Rows<'d, T>>> {
+        let Request { number, start, length } = request;
+        draft.map_or(Some(None), |draft| draft.request_rows(number, start, length).map(Some))
+    }
+
     /// The answers: how many are kept; those, the final token, and -1 behind it.
     pub(super) fn answer<'py>(
         &self,
         py: Python<'py>,
         verdicts: &[Verdict],
-    ) -> PyResult<(Bound<'py, PyArray1<i32>>, Bound<'py, PyArray2<i32>>)> {
+    ) -> PyResult<Answer<'py>> {
         let requests = self.each().ok_or_else(misuse)?;
         let longest = requests.iter().map(|request| request.length).max();
         let width = 1 + self.width.or(longest).unwrap_or(0);
@@ -129,8 +144,6 @@ impl Numbers<'_> {
     }
 }
 
-type Answer<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray2<i32>>);
-
 /// Verify checked chains: ``(num_accepted, token_ids)``.
 ///
 /// The rows are (B, K, V) where ``width`` is K, else (T, V); the ids and uniforms are flat.
@@ -155,14 +168,8 @@ pub(super) fn verify_chains<'py>(
         method: Method,
     ) -> PyResult<Vec<Verdict>> {
         let chain = |request: Request| {
-            let draft_probs = match draft {
-                None => None,
-                Some(rows) => {
-                    Some(rows.request_rows(request.number, request.start, request.length)?)
-                }
-            };
             Some(Chain::<T> {
-                draft_probs,
+                draft_probs: requests.draft_rows(draft, request)?,
                 target_probs: requests.target_rows(target, request)?,
                 draft_token_ids: requests.token_ids(request)?,
                 uniforms: requests.uniforms(request)?,
@@ -177,14 +184,7 @@ pub(super) fn verify_chains<'py>(
     }
 
     let py = target.py();
-    let target = Array::known(target, bfloat16).ok_or_else(misuse)?;
-    let draft = match draft {
-        None => None,
-        Some(draft) => Some(Array::known(draft, bfloat16).ok_or_else(misuse)?),
-    };
-    if draft.is_some_and(|draft| draft.dtype != target.dtype) {
-        return Err(misuse());
-    }
+    let (draft, target) = Array::known_pair(draft, target, bfloat16).ok_or_else(misuse)?;
     let numbers = Numbers { token_ids, uniforms, lengths, bonus_token_ids };
     let requests = numbers.requests(width)?;
     let method = method_of(method)?;

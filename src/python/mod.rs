@@ -22,6 +22,7 @@
 
 mod array;
 mod chains;
+mod logits;
 mod threads;
 
 use half::{bf16, f16};
@@ -50,6 +51,9 @@ mod _core {
 
     #[pymodule_export]
     use super::chains::verify_chains;
+
+    #[pymodule_export]
+    use super::logits::verify_logits_chains;
 
     #[pymodule_export]
     use super::speculative_decode_step;

@@ -1,0 +1,174 @@
+"""Whole chains of drafted tokens, from logits."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from draftverify import _core, _tokens
+from draftverify._arrays import rows_of
+from draftverify._chains import ChainVerdict, Method, wrapped
+from draftverify._drafted import numbers_of, requests_of
+
+_ArrayT = TypeVar("_ArrayT")
+
+
+class _Settings(NamedTuple):
+    """What the laws are made with, a number of each for every request."""
+
+    temperature: NDArray[np.float64]
+    draft_temperature: NDArray[np.float64]
+    top_k: NDArray[np.int64]
+    top_p: NDArray[np.float64]
+    min_p: NDArray[np.float64]
+    filter_draft: bool
+
+
+def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
+    draft_logits: _ArrayT | None,
+    target_logits: _ArrayT,
+    draft_token_ids: object,
+    uniforms: object,
+    *,
+    temperature: object = 1.0,
+    draft_temperature: object = None,
+    top_k: object = None,
+    top_p: object = None,
+    min_p: object = None,
+    filter_draft: bool = False,
+    lengths: object = None,
+    indptr: object = None,
+    method: Method = "standard",
+    bonus_token_ids: object = None,
+) -> ChainVerdict[_ArrayT]:
+    """Verify the drafted tokens of several requests, given logits.
+
+    As `verify_chain` with ``softmax(logits / temperature)`` of every row, filtered if asked, but no
+    array of probabilities is made: each row is summed where it lies, and only where it is needed.
+
+    Parameters
+    ----------
+    draft_logits : array, shape (B, K, V) or (T, V), or None
+        The logits that the tokens were drawn from, float16, bfloat16, float32 or float64; layouts
+        and kinds as for `verify_chain`. None for proposals that were the only possible ones.
+        ``-inf`` is a probability of 0.
+    target_logits : array, shape (B, K + 1, V) or (T + B, V)
+        The target model's logits; (B, K, V) or (T, V) with ``bonus_token_ids``.
+    draft_token_ids, uniforms, lengths, indptr, method, bonus_token_ids
+        As for `verify_chain`. The uniforms must be independent of each other and of all randomness
+        that the tokens were drafted with. They may be None where all requests are greedy.
+    temperature : float or array of float, shape (B,), default 1.0
+        What the target's logits are divided by: finite and not negative. 0 verifies a request by
+        ``method="greedy"``.
+    draft_temperature : float or array of float, shape (B,), optional
+        What the draft's logits are divided by; as ``temperature`` by default. Pass both where the
+        target's logits were already divided, for example ``temperature=1.0,
+        draft_temperature=0.7``. 0 for tokens that were the draft's most probable ones, of several
+        the lowest id.
+    top_k : int or array of int, shape (B,), optional
+        Restrict the target's laws to so many of the largest logits, and all that are equal to the
+        last of them. 0 and None keep all. The filters come after the temperature in the order
+        top_k, top_p, min_p, each on what is left, renormalised.
+    top_p : float or array of float, shape (B,), optional
+        Restrict them to the fewest most probable ids whose probability reaches this, above 0 and up
+        to 1; of equally probable ids the lowest. 1 and None keep all.
+    min_p : float or array of float, shape (B,), optional
+        Restrict them to ids of at least this fraction of the largest probability, from 0 to 1. 0
+        and None keep all.
+    filter_draft : bool, default False
+        Whether the draft's laws were filtered in the same way.
+
+    Returns
+    -------
+    ChainVerdict
+        ``(num_accepted, token_ids)``, as of `verify_chain`.
+
+    Raises
+    ------
+    TypeError, ValueError, NotImplementedError
+        As `verify_chain` does; settings out of range. Of what is read: a drafted id whose draft
+        logit is -inf or filtered away, logits that are NaN or +inf, rows of -inf alone.
+
+    Notes
+    -----
+    Arithmetic is float64 whatever the dtype of the logits, with an exponential of the library's
+    own: a probability is off by less than 1e-10 of its value. The result has the same bits in any
+    batch, layout and array kind, for any number of threads and any instructions of the processor.
+    A token is accepted by the difference of logarithms, so that no finite logit is too small.
+
+    An accepted token takes one pass over each of its two rows, a replacement one more; there are
+    no temporary arrays beyond a few kilobytes, but for top_k and top_p a copy of what may be left.
+
+    See `verify_chain` for the sources.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> draft = np.log(np.array([[[0.8, 0.2]]]))
+    >>> target = np.log(np.array([[[0.4, 0.6], [0.5, 0.5]]]))
+    >>> verify_chain_logits(draft, target, [[0]], [[0.7, 0.3]])
+    ChainVerdict(num_accepted=array([0], dtype=int32), token_ids=array([[ 1, -1]], dtype=int32))
+    """
+    arrays: dict[str, object] = {"draft_logits": draft_logits, "target_logits": target_logits}
+    if draft_logits is None:
+        del arrays["draft_logits"]
+    rows_of(arrays, "verify_chain_logits")
+    temperatures = _tokens.as_numbers("temperature", temperature)
+    greedy = method == "greedy" or bool((temperatures == 0).all())
+    numbers = numbers_of(
+        method, draft_token_ids, uniforms, lengths, indptr, bonus_token_ids, greedy=greedy
+    )
+    draft_temperatures = temperatures
+    if draft_temperature is not None:
+        draft_temperatures = _tokens.as_numbers("draft_temperature", draft_temperature)
+    filters = (
+        _tokens.as_integers("top_k", 0 if top_k is None else top_k),
+        _tokens.as_numbers("top_p", 1.0 if top_p is None else top_p),
+        _tokens.as_numbers("min_p", 0.0 if min_p is None else min_p),
+    )
+    filter_draft = bool(filter_draft)
+    # Code of the numbers' classes has run: what it did to the arrays has to be seen.
+    rows = rows_of(arrays, "verify_chain_logits")
+    requests = requests_of(numbers, rows, tuple(arrays))
+    count = len(requests.lengths)
+    settings = _Settings(
+        _one_each("temperature", temperatures, count),
+        _one_each("draft_temperature", draft_temperatures, count),
+        _one_each("top_k", filters[0], count),
+        _one_each("top_p", filters[1], count),
+        _one_each("min_p", filters[2], count),
+        filter_draft,
+    )
+    if (settings.top_k < 0).any():
+        request = int(np.argmax(settings.top_k < 0))
+        message = (
+            f"top_k: expected numbers >= 0, got {settings.top_k[request]} for request {request}; "
+            f"pass 0 to keep all"
+        )
+        raise ValueError(message)
+    verdict = _core.verify_logits_chains(
+        None if draft_logits is None else rows.views[0],
+        rows.views[-1],
+        requests.token_ids,
+        requests.uniforms,
+        requests.lengths,
+        requests.width,
+        method,
+        requests.bonus_token_ids,
+        rows.bfloat16,
+        settings,
+    )
+    return wrapped(rows, verdict)
+
+
+def _one_each(name: str, numbers: NDArray[Any], requests: int) -> NDArray[Any]:
+    """Give every request its number."""
+    if numbers.shape not in ((), (requests,)):
+        message = (
+            f"{name}: expected one number or shape ({requests},), got {numbers.shape}; pass one "
+            f"for each request"
+        )
+        raise ValueError(message)
+    return np.ascontiguousarray(np.broadcast_to(numbers, (requests,)))
