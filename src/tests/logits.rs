@@ -517,7 +517,7 @@ fn what_the_draft_cannot_have_proposed_is_refused() {
         for token in 0..4 {
             let id = [token];
             let chain = chain(Some(&draft), &target, 4, &id, &uniforms);
-            let chain = LogitsChain { filters, filter_draft, draft_temperature, ..chain };
+            let chain = LogitsChain { draft_temperature, filters, filter_draft, ..chain };
             let found = verify_chain_logits(&[chain], Method::Standard);
             if possible.contains(&token) {
                 assert!(found.is_ok(), "{token} can come: {filters:?} {draft_temperature}");
