@@ -192,9 +192,6 @@ impl<'a, T: Scalar> Logits<'a, T> {
                 Err(impossible)
             };
         }
-        if row.entry(token).logit() == f64::NEG_INFINITY {
-            return Err(impossible);
-        }
         let filters = if filter_draft { filters } else { Filters::OFF };
         let law = Law::of(self.path, self.workers, argument, row, draft_temperature, filters)?.0;
         let exponent = law.exponent(token).ok_or(impossible)?;
@@ -275,5 +272,46 @@ impl<T: Scalar> Positions for Logits<'_, T> {
         let row = self.chain.target_logits.row(position);
         let maxima = Maxima::of(self.path, Argument::TargetLogits, row);
         Ok(maxima.map_err(|error| error.at(self.place(position)))?.id())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The residual that is kept is that of one position and one scale.
+    #[test]
+    fn what_is_kept_is_not_taken_for_another() {
+        let (draft, target) = ([0.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 3.0, 0.0, 0.0]);
+        let rows = |entries| Rows::new(entries, 2).expect("whole rows");
+        let chain = LogitsChain {
+            draft_logits: Some(rows(&draft)),
+            target_logits: rows(&target),
+            draft_token_ids: &[0, 0],
+            uniforms: &[0.5; 3],
+            bonus_token_id: None,
+            temperature: 1.0,
+            draft_temperature: 1.0,
+            filters: Filters::OFF,
+            filter_draft: false,
+        };
+        let fresh = || Logits {
+            chain: &chain,
+            request: 0,
+            path: Path::Portable,
+            workers: Workers::Caller,
+            pairs: vec![None; 2],
+            residual: None,
+        };
+        let mut used = fresh();
+        let mut masses = vec![];
+        for (position, scale) in [(0, 0.9), (0, 1.0), (1, 1.0), (1, 1.0), (0, 1.0)] {
+            let mass = used.residual_mass(position, scale).expect("logits").to_bits();
+            let expected = fresh().residual_mass(position, scale).expect("logits").to_bits();
+            assert_eq!(mass, expected, "position {position}, scale {scale}");
+            masses.push(mass);
+        }
+        masses.dedup();
+        assert_eq!(masses.len(), 4, "they differ");
     }
 }
