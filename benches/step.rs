@@ -16,6 +16,7 @@ use draftverify::{Scalar, speculative_decode_step};
 use ndarray::{Array1, ArrayView1, LinalgScalar, ScalarOperand};
 
 mod common;
+#[allow(dead_code, reason = "the twins of other kernels")]
 #[path = "../src/naive.rs"]
 mod naive;
 /// Where the naive twin looks for it.

@@ -15,7 +15,12 @@ pub(crate) fn proposed<T: Scalar, S: Source<T>>(draft: S, token: i64) -> Result<
     let vocabulary = draft.len();
     let index = in_vocabulary(token, vocabulary)?;
     if draft.entry(index).to_f64() == 0.0 {
-        return Err(Error::TokenImpossible { place: Place::Only, token, vocabulary });
+        return Err(Error::TokenImpossible {
+            argument: Argument::Draft,
+            place: Place::Only,
+            token,
+            vocabulary,
+        });
     }
     Ok(index)
 }

@@ -5,11 +5,8 @@
 
 use crate::accept::in_vocabulary;
 use crate::error::{Error, Place, expect};
-use crate::parallel;
-use crate::residual::Workers;
 use crate::rows::Rows;
 use crate::scalar::Scalar;
-use crate::step::GROUP_ENTRIES;
 
 /// How the drafted tokens of a chain are verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,25 +193,6 @@ impl Drafted<'_> {
             None => Ok(verdict(length, positions.draw_target(length, self.uniforms[length])?)),
         }
     }
-}
-
-/// Verify so many chains over a vocabulary, in parallel. One alone may use several threads for a row.
-pub(crate) fn verify_all(
-    chains: usize,
-    vocabulary: usize,
-    verify: impl Fn(usize, Workers) -> Result<Verdict, Error> + Sync,
-) -> Result<Vec<Verdict>, Error> {
-    let group = GROUP_ENTRIES.div_ceil(vocabulary);
-    if chains <= group {
-        let workers = if chains == 1 { Workers::Several } else { Workers::Caller };
-        return (0..chains).map(|request| verify(request, workers)).collect();
-    }
-    let groups = parallel::map(chains.div_ceil(group), |index| {
-        let chains = index * group..chains.min((index + 1) * group);
-        chains.map(|request| verify(request, Workers::Caller)).collect::<Result<Vec<_>, _>>()
-    });
-    // The first group with an error has the lowest request, and its first error is that one's.
-    Ok(groups.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
 fn verdict(num_accepted: usize, id: usize) -> Verdict {

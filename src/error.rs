@@ -78,6 +78,8 @@ pub enum Error {
     },
     /// A token that the draft model cannot have proposed.
     TokenImpossible {
+        /// The draft.
+        argument: Argument,
         /// Where it stands.
         place: Place,
         /// The id.
@@ -119,6 +121,17 @@ pub enum Error {
         /// The row.
         place: Place,
     },
+    /// A temperature or a filter that is out of range.
+    Parameter {
+        /// Which.
+        argument: &'static str,
+        /// What is expected.
+        expected: &'static str,
+        /// What was given.
+        value: f64,
+        /// The chain.
+        request: usize,
+    },
     /// There is no memory for the answers.
     Memory,
     /// A mistake inside this crate, caught before it could do harm.
@@ -142,7 +155,11 @@ impl Error {
             | Self::MassOverflow { place, .. }
             | Self::Uniform { place, .. }
             | Self::NoToken { place, .. } => *place = found,
-            Self::Shape { .. } | Self::Length { .. } | Self::Memory | Self::Internal(_) => {}
+            Self::Shape { .. }
+            | Self::Length { .. }
+            | Self::Parameter { .. }
+            | Self::Memory
+            | Self::Internal(_) => {}
         }
         self
     }
@@ -176,6 +193,7 @@ impl fmt::Display for Value {
 }
 
 impl fmt::Display for Error {
+    #[expect(clippy::too_many_lines, reason = "one text for each kind of error")]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shape { entries, vocabulary } => write!(
@@ -201,7 +219,20 @@ impl fmt::Display for Error {
                     "check that the ids belong to this vocabulary"
                 }
             ),
-            Self::TokenImpossible { place, token, vocabulary } => write!(
+            Self::TokenImpossible {
+                argument: Argument::DraftLogits | Argument::TargetLogits,
+                place,
+                token,
+                vocabulary,
+            } => write!(
+                f,
+                "{}: expected an id that the draft can propose, got {token}{place}, whose \
+                 probability by draft_logits is 0: -inf, filtered away, or at temperature 0 not \
+                 the most probable (the rows have {vocabulary} entries); pass the logits, the \
+                 temperature and the filters that the token was drawn with",
+                token_argument(*place)
+            ),
+            Self::TokenImpossible { place, token, vocabulary, .. } => write!(
                 f,
                 "{}: expected an id that the draft can propose, got {token}{} with \
                  draft_probs[{token}] == 0 (the rows have {vocabulary} entries); pass the \
@@ -254,6 +285,12 @@ impl fmt::Display for Error {
                 f,
                 "{argument}: expected a row with an entry > 0 to draw an id from, got zeros \
                  alone{place}; check the model's output"
+            ),
+            Self::Parameter { argument, expected, value, request } => write!(
+                f,
+                "{argument}: expected {expected}, got {} for request {request}; pass one in range \
+                 for every request",
+                Value(*value)
             ),
             Self::Memory => f.write_str("no memory for so many answers; pass fewer rows at a time"),
             Self::Internal(what) => {

@@ -47,10 +47,19 @@ mod chain;
 mod divisor;
 mod draw;
 mod error;
+mod exp;
+mod filter;
 mod float_env;
 mod lanes;
+mod law;
+mod logits;
+mod maxima;
 #[cfg(test)]
 mod naive;
+#[cfg(test)]
+mod naive_chain;
+#[cfg(test)]
+mod naive_logits;
 mod parallel;
 mod probabilities;
 #[cfg(feature = "python")]
@@ -69,7 +78,9 @@ mod tree;
 
 pub use chain::{Method, Verdict};
 pub use error::{Argument, Error, Place};
+pub use filter::Filters;
 pub use half;
+pub use logits::{LogitsChain, verify_chain_logits};
 pub use parallel::{num_threads, set_num_threads};
 pub use probabilities::{Chain, verify_chain};
 pub use rate::{acceptance_rate, acceptance_rates};

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::accept::{is_probability, proposed};
 use crate::argmax::argmax;
-use crate::chain::{Drafted, Method, Positions, Verdict, verify_all};
+use crate::chain::{Drafted, Method, Positions, Verdict};
 use crate::draw::{Sums, Weights, lane_sum};
 use crate::error::{Argument, Error, Place};
 use crate::lanes::{Instructions, Path, SUB_BLOCK, excess};
@@ -12,6 +12,7 @@ use crate::residual::{SHARED_ROW, Workers, look};
 use crate::row::{Row, Source};
 use crate::rows::Rows;
 use crate::scalar::{Scalar, Wide};
+use crate::step::each_row;
 
 /// The drafted tokens of one request, with the probabilities of both models at their positions.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +73,7 @@ pub fn verify_chain<T: Scalar>(
         chain.drafted().check(method, chain.target_probs.vocabulary(), request)?;
     }
     let vocabulary = chains.first().map_or(1, |chain| chain.target_probs.vocabulary());
-    verify_all(chains.len(), vocabulary, |request, workers| {
+    each_row(chains.len(), vocabulary, |request, workers| {
         let chain = &chains[request];
         let path = Path::best();
         let mut positions = Probabilities { chain, request, path, workers };

@@ -90,6 +90,13 @@ pub trait Scalar: Storage + Entries + Send + Sync + std::fmt::Debug + 'static {
     fn to_f64(self) -> f64 {
         self.widen().to_f64()
     }
+
+    /// Widen to `f64` without rounding, infinities and NaN too, in a way that vectorises.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn logit(self) -> f64 {
+        self.widen().to_f64()
+    }
 }
 
 /// The arithmetic type of a row: `f32` or `f64`.
@@ -296,5 +303,12 @@ impl Scalar for f16 {
     /// The error messages show any value, infinities and NaN too.
     fn to_f64(self) -> f64 {
         f16::to_f64(self)
+    }
+
+    /// `widen` with the exponent of infinities and NaN put where a float32 has it.
+    #[inline(always)]
+    fn logit(self) -> f64 {
+        let special = if self.to_bits() & 0x7C00 == 0x7C00 { 0x7F80_0000 } else { 0 };
+        f64::from(f32::from_bits(self.widen().to_bits() | special))
     }
 }

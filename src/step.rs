@@ -12,7 +12,7 @@ use crate::scalar::Scalar;
 
 /// Rows are handed to threads in groups of about this many entries: some microseconds of work, so
 /// that handing out does not count. A call with no more than that is answered by the caller alone.
-pub(crate) const GROUP_ENTRIES: usize = 16_384;
+const GROUP_ENTRIES: usize = 16_384;
 
 /// What a step says about one row.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -150,8 +150,8 @@ pub fn accept_residual<T: Scalar>(
     })
 }
 
-/// Answer every row, in order, or fail with the error of the lowest row that has one. Several
-/// threads share the rows or, where there is only one, may share that.
+/// Answer every row, or every chain of rows, in order, or fail with the error of the lowest that has
+/// one. Several threads share them or, where there is only one, may share that.
 pub(crate) fn each_row<R: Send + Sync>(
     rows: usize,
     vocabulary: usize,

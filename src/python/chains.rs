@@ -86,7 +86,6 @@ impl<'a> Requests<'a> {
     /// The rows of the draft, one for each id, if there are any: none of none is no mistake.
     #[expect(clippy::option_option, reason = "no draft and no such rows are two things")]
     pub(super) fn draft_rows<'d, T: Scalar>(
-        &self,
         draft: Option<Array<'d, '_>>,
         request: Request,
     ) -> Option<Option<Rows<'d, T>>> {
@@ -169,7 +168,7 @@ pub(super) fn verify_chains<'py>(
     ) -> PyResult<Vec<Verdict>> {
         let chain = |request: Request| {
             Some(Chain::<T> {
-                draft_probs: requests.draft_rows(draft, request)?,
+                draft_probs: Requests::draft_rows(draft, request)?,
                 target_probs: requests.target_rows(target, request)?,
                 draft_token_ids: requests.token_ids(request)?,
                 uniforms: requests.uniforms(request)?,

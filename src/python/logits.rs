@@ -14,7 +14,7 @@ use crate::scalar::Scalar;
 
 /// What the laws are made with, one of each for every request.
 #[derive(FromPyObject)]
-struct Settings<'py> {
+pub(super) struct Settings<'py> {
     temperature: PyReadonlyArray1<'py, f64>,
     draft_temperature: PyReadonlyArray1<'py, f64>,
     top_k: PyReadonlyArray1<'py, i64>,
@@ -48,7 +48,7 @@ impl Laws<'_> {
 /// ``verify_chains``; the settings are attributes.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "as many as the public function has")]
-#[expect(clippy::needless_pass_by_value, reason = "PyO3 hands them over")]
+#[expect(clippy::needless_pass_by_value, reason = "PyO3 hands the settings over")]
 pub(super) fn verify_logits_chains<'py>(
     draft: Option<&Bound<'py, PyAny>>,
     target: &Bound<'py, PyAny>,
@@ -70,7 +70,7 @@ pub(super) fn verify_logits_chains<'py>(
     ) -> PyResult<Vec<Verdict>> {
         let chain = |request: Request| {
             Some(LogitsChain::<T> {
-                draft_logits: requests.draft_rows(draft, request)?,
+                draft_logits: Requests::draft_rows(draft, request)?,
                 target_logits: requests.target_rows(target?, request)?,
                 draft_token_ids: requests.token_ids(request)?,
                 uniforms: requests.uniforms(request)?,

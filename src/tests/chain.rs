@@ -5,7 +5,7 @@ use super::{Noise, Sample, for_each_type, paths};
 use crate::chain::{Drafted, Positions as _};
 use crate::probabilities::Probabilities;
 use crate::residual::Workers;
-use crate::{Argument, Chain, Error, Method, Place, Rows, Verdict, naive, verify_chain};
+use crate::{Argument, Chain, Error, Method, Place, Rows, Verdict, naive_chain, verify_chain};
 
 for_each_type!(
     chains_agree_with_the_naive_twin,
@@ -45,7 +45,7 @@ impl<T: Sample> Flat<T> {
                 }
             }
             let weights: Vec<f64> = row.iter().map(|entry| entry.to_f64()).collect();
-            let token = naive::draw(&weights, noise.uniform()).unwrap_or(0);
+            let token = naive_chain::draw(&weights, noise.uniform()).unwrap_or(0);
             row[token] = if weights[token] > 0.0 { row[token] } else { T::of(0.5) };
             draft.extend(row);
             tokens.push(token.cast_signed() as i64);
@@ -71,7 +71,7 @@ impl<T: Sample> Flat<T> {
 
     fn naive(&self, method: Method) -> Verdict {
         let rows = |flat: &[T]| flat.chunks(self.vocabulary).map(<[T]>::to_vec).collect();
-        let chain = naive::Chain {
+        let chain = naive_chain::Chain {
             draft: rows(&self.draft),
             target: rows(&self.target),
             tokens: self.tokens.iter().map(|t| usize::try_from(*t).expect("an id")).collect(),
@@ -296,11 +296,14 @@ fn errors_name_request_and_position() {
         bad.target[token] = 1.0;
     });
     let token = Flat::<f32>::new(&mut Noise(24), 2, 40).tokens[1];
-    assert_eq!(impossible, Err(Error::TokenImpossible { place, token, vocabulary: 40 }));
+    assert_eq!(
+        impossible,
+        Err(Error::TokenImpossible { argument: Argument::Draft, place, token, vocabulary: 40 })
+    );
     for change in [
-        &(|bad: &mut Flat<f32>| drop(bad.uniforms.pop())) as &dyn Fn(&mut Flat<f32>),
+        &(|bad: &mut Flat<f32>| bad.uniforms.truncate(2)) as &dyn Fn(&mut Flat<f32>),
         &|bad| bad.uniforms.push(0.5),
-        &|bad| drop(bad.tokens.pop()),
+        &|bad| bad.tokens.truncate(1),
         &|bad| bad.target.truncate(80),
         &|bad| bad.draft.truncate(40),
     ] {

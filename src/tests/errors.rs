@@ -27,7 +27,8 @@ fn shapes_come_before_tokens_and_tokens_before_values() {
     for token in [-1, 2, i64::MIN, i64::MAX] {
         assert_eq!(step(&[NAN, 0.0], &[0.5, 0.5], token), expected(token));
     }
-    let expected = Error::TokenImpossible { place: Place::Only, token: 1, vocabulary: 2 };
+    let expected =
+        Error::TokenImpossible { argument: Draft, place: Place::Only, token: 1, vocabulary: 2 };
     assert_eq!(step(&[NAN, 0.0], &[0.5, 0.5], 1), expected);
     assert_eq!(step(&[1.0, -0.0], &[0.5, 0.5], 1), expected);
 }
@@ -150,7 +151,10 @@ fn errors_of_rows_name_the_row() {
     assert_eq!(out.map(f32::to_bits), [7.0_f32.to_bits(); 8], "nothing is written");
     draft[7] = 0.0;
     let (error, out) = refused(&draft, &target, &[0, 1, 0, 1]);
-    assert_eq!(error, Error::TokenImpossible { place: Place::Row(3), token: 1, vocabulary: 2 });
+    assert_eq!(
+        error,
+        Error::TokenImpossible { argument: Draft, place: Place::Row(3), token: 1, vocabulary: 2 }
+    );
     assert_eq!(out.map(f32::to_bits), [7.0_f32.to_bits(); 8], "nothing is written");
 
     let huge = [0.0, f32::MAX, 0.0, f32::MAX, f32::MAX, f32::MAX, 0.0, 0.0];
@@ -183,7 +187,12 @@ fn accept_probs_checks_what_it_reads() {
     let refused = accept_probs(rows(&[0.5_f32, 0.0]), rows(&[0.5, 0.5]), &[1]);
     assert_eq!(
         refused,
-        Err(Error::TokenImpossible { place: Place::Row(0), token: 1, vocabulary: 2 })
+        Err(Error::TokenImpossible {
+            argument: Draft,
+            place: Place::Row(0),
+            token: 1,
+            vocabulary: 2
+        })
     );
     let refused = accept_probs(rows(&[0.5_f32, 0.0]), rows(&[0.5, 0.5]), &[2]);
     assert_eq!(refused, Err(Error::TokenRange { place: Place::Row(0), token: 2, vocabulary: 2 }));

@@ -58,7 +58,12 @@ fn expected<T: Sample>(draft: &[T], target: &[T], token: i64) -> Result<(u64, u6
         }
     };
     if draft[index].to_f64() == 0.0 {
-        return Err(Error::TokenImpossible { place: Place::Only, token, vocabulary });
+        return Err(Error::TokenImpossible {
+            argument: Draft,
+            place: Place::Only,
+            token,
+            vocabulary,
+        });
     }
     for (argument, row) in [(Draft, draft), (Target, target)] {
         for (index, entry) in row.iter().enumerate() {

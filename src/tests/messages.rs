@@ -42,7 +42,12 @@ fn messages_name_argument_expectation_finding_and_cure() {
     let text = range.in_row(4).to_string();
     assert!(text.starts_with("draft_token_ids: ") && text.contains("got -1 in row 4;"), "{text}");
 
-    let impossible = Error::TokenImpossible { place: Place::Only, token: 5, vocabulary: 8 };
+    let impossible = Error::TokenImpossible {
+        argument: Argument::Draft,
+        place: Place::Only,
+        token: 5,
+        vocabulary: 8,
+    };
     let text = impossible.to_string();
     assert!(text.contains("got 5 with draft_probs[5] == 0 (the rows have 8 entries)"), "{text}");
     let text = impossible.in_row(2).to_string();

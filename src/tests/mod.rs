@@ -6,6 +6,7 @@ mod errors;
 mod fuzz;
 mod kernels;
 mod layouts;
+mod logits;
 mod messages;
 mod rate;
 mod rows;
