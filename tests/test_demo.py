@@ -1,7 +1,8 @@
 """`python -m draftverify`: what it prints is right, readable and fit for pipes.
 
 The command runs in a process of its own, from an empty folder, so that it is the installed package
-that answers. What it says is computed again here from the recorded rows, in NumPy and fractions.
+that answers. What it says is computed again here from the recorded rows, in NumPy, in fractions and
+by the plain twin of `verify_chain`.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ import ast
 import copy
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 import draftverify
+import plain_chain
 from draftverify import _demo, _demo_data, _demo_text
 
 DATA = Path(draftverify.__file__).with_name("data")
@@ -74,17 +79,59 @@ def probs(planes: NDArray[np.uint8]) -> NDArray[np.float32]:
     return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
 
 
+class Rows(NamedTuple):
+    """What was recorded, and what is to be shown of it."""
+
+    draft: NDArray[np.float32]
+    target: NDArray[np.float32]
+    tokens: list[int]
+    indptr: list[int]
+
+    def ratio(self, row: int) -> Fraction:
+        token = self.tokens[row]
+        return Fraction(float(self.target[row, token])) / Fraction(float(self.draft[row, token]))
+
+    def joint_ratios(self, start: int, end: int) -> list[Fraction]:
+        joint = [Fraction(1)]
+        for row in range(start, end):
+            joint.append(min(Fraction(1), joint[-1] * self.ratio(row)))
+        return joint
+
+    def verdict(self, chain: int, uniforms: Sequence[float], method: str) -> tuple[int, list[int]]:
+        """Let the twin verify a chain; the stand-in for a bonus token is left out."""
+        start, end = self.indptr[chain : chain + 2]
+        kept, ids = plain_chain.verify_chain(
+            self.draft[None, start:end],
+            self.target[None, start:end],
+            np.array([self.tokens[start:end]]),
+            np.array([uniforms[start + chain : end + chain + 1]]),
+            method=method,
+            bonus_token_ids=[-1],
+        )
+        return int(kept[0]), [token for token in ids[0].tolist() if token != -1]
+
+
+@pytest.fixture(scope="module")
+def rows(archive: dict[str, NDArray[Any]]) -> Rows:
+    return Rows(
+        probs(archive["draft_logits"]),
+        probs(archive["target_logits"]),
+        archive["draft_token_ids"].tolist(),
+        archive["indptr"].tolist(),
+    )
+
+
 def test_the_rows_are_the_recorded_ones_bit_by_bit(archive: dict[str, NDArray[Any]]) -> None:
     digests = {
         name: hashlib.sha256(logits(archive[name]).astype("<f2").tobytes()).hexdigest()
         for name in ("draft_logits", "target_logits")
     }
     assert digests == {
-        "draft_logits": "5f816e12f851f90dcca8f9ddbde63f14611ba037911d567c03551234050c10ef",
-        "target_logits": "e5065296d1354089056d7b6a31bf03f6cea9dd51e86fb37ad137bc4719bb61ca",
+        "draft_logits": "a5cc107a28ee00a37d78dbc5d24af83e67b7b4cb4948c6c1cae4389928c6e063",
+        "target_logits": "b628a01e94d095a10165c325f60d0059db994389cc29d9be0dc6ed4be871ee49",
     }
-    assert archive["draft_token_ids"].tolist() == [260, 6510, 753, 803, 24, 5702]
-    assert archive["indptr"].tolist() == [0, 2, 5, 6]
+    assert archive["draft_token_ids"].tolist() == [5702, 4174, 28, 16293, 260, 6510]
+    assert archive["indptr"].tolist() == [0, 1, 4, 6]
 
 
 def test_the_extract_fits_in_the_wheel_and_names_its_licence() -> None:
@@ -96,20 +143,18 @@ def test_the_extract_fits_in_the_wheel_and_names_its_licence() -> None:
     assert "Apache-2.0" in readme
 
 
-def test_the_numbers_are_those_of_the_recorded_rows(
-    document: Any, archive: dict[str, NDArray[Any]]
-) -> None:
-    draft, target = probs(archive["draft_logits"]), probs(archive["target_logits"])
-    indptr = archive["indptr"].tolist()
-    lengths = [len(chain["draft_token_ids"]) for chain in document["chains"]]
-    assert lengths == np.diff(indptr).tolist()
-    for chain, start in zip(document["chains"], indptr, strict=False):
+def test_the_numbers_are_those_of_the_recorded_rows(document: Any, rows: Rows) -> None:
+    chains = [chain["draft_token_ids"] for chain in document["chains"]]
+    assert chains == [rows.tokens[start:end] for start, end in pairwise(rows.indptr)]
+    for chain, (start, end) in zip(document["chains"], pairwise(rows.indptr), strict=True):
+        joint = rows.joint_ratios(start, end)[1:]
+        assert [step["token_id"] for step in chain["steps"]] == rows.tokens[start:end]
         for row, step in enumerate(chain["steps"], start=start):
-            token = step["token_id"]
-            assert token == archive["draft_token_ids"][row]
-            ratio = Fraction(float(target[row, token])) / Fraction(float(draft[row, token]))
+            ratio = rows.ratio(row)
+            assert step["ratio"] == float(ratio)
             assert step["accept_prob"] == float(min(Fraction(1), ratio))
-            excess = np.maximum(target[row] - draft[row], np.float32(0))
+            assert step["joint_ratio"] == pytest.approx(float(joint[row - start]), rel=1e-15)
+            excess = np.maximum(rows.target[row] - rows.draft[row], np.float32(0))
             mass = sum(map(Fraction, excess.tolist()), Fraction(0))
             assert step["mass"] == pytest.approx(float(mass), rel=1e-14)
             largest = np.argsort(-excess, kind="stable")[:5].tolist()
@@ -129,66 +174,131 @@ def test_the_chains_follow_the_stated_uniforms(document: Any) -> None:
         length = len(chain["draft_token_ids"])
         own = uniforms[taken : taken + length + 1]
         taken += length + 1
-        steps = chain["steps"]
-        assert [step["uniform"] for step in steps] == own[: len(steps)]
-        for step in steps:
-            assert step["kept"] == (step["uniform"] < step["accept_prob"])
-        assert all(step["kept"] for step in steps[:-1])
-        kept = [step["token_id"] for step in steps if step["kept"]]
-        if chain["replacement"] is None:
-            assert kept == chain["draft_token_ids"] == chain["emitted_token_ids"]
-        else:
-            assert not steps[-1]["kept"]
-            assert chain["replacement"]["uniform"] == own[-1]
-            assert chain["emitted_token_ids"] == [*kept, chain["replacement"]["token_id"]]
+        assert [step["uniform"] for step in chain["steps"]] == own[:-1]
+        going = True
+        for step in chain["steps"]:
+            assert step["visited"] == going
+            going = going and step["uniform"] < step["accept_prob"]
+            assert step["kept"] == going
+        for outcome in (chain, chain["block"]):
+            if outcome["replacement"] is not None:
+                assert outcome["replacement"]["uniform"] == own[-1]
     assert taken == len(uniforms)
 
 
-def test_replacements_are_drawn_by_inverse_cdf(
-    document: Any, archive: dict[str, NDArray[Any]]
-) -> None:
-    draft, target = probs(archive["draft_logits"]), probs(archive["target_logits"])
-    drawn = 0
-    for chain, start in zip(document["chains"], archive["indptr"].tolist(), strict=False):
-        if chain["replacement"] is None:
-            continue
-        drawn += 1
-        row = start + len(chain["steps"]) - 1
-        excess = [Fraction(value) for value in np.maximum(target[row] - draft[row], 0).tolist()]
-        threshold = Fraction(chain["replacement"]["uniform"]) * sum(excess, Fraction(0))
-        token = chain["replacement"]["token_id"]
-        below = sum(excess[:token], Fraction(0))
-        # A float32 residual moves the borders between tokens by no more than this.
-        slack = Fraction(1, 10**6)
-        assert below - slack <= threshold < below + excess[token] + slack
-        assert excess[token] > 0
-    assert drawn >= 2
+def check_outcomes(chains: list[Any], rows: Rows, uniforms: Sequence[float]) -> None:
+    """Compare with the twin: how many are kept, what is emitted, and how probable it was."""
+    for number, chain in enumerate(chains):
+        start, end = rows.indptr[number : number + 2]
+        for method, outcome in (("standard", chain), ("block", chain["block"])):
+            kept, emitted = rows.verdict(number, uniforms, method)
+            assert (outcome["num_accepted"], outcome["emitted_token_ids"]) == (kept, emitted)
+            if kept == end - start:
+                assert outcome["replacement"] is None
+                continue
+            drawn = emitted[kept]
+            scale = float(rows.joint_ratios(start, end)[kept]) if method == "block" else 1.0
+            target = scale * rows.target[start + kept].astype(np.float64)
+            excess = np.maximum(target - rows.draft[start + kept], 0)
+            assert outcome["replacement"]["token_id"] == drawn
+            prob = excess[drawn] / excess.sum()
+            assert outcome["replacement"]["prob"] == pytest.approx(prob, rel=1e-4)
 
 
-def test_inverse_cdf_skips_what_has_no_probability() -> None:
-    law = np.array([0, 0.5, 0, 1.5, 0], np.float32)  # sums to two: the draw is from what is there
-    cases = [0.0, 0.2499, 0.25, 0.9999999999999999]
-    assert [_demo.inverse_cdf(law, uniform) for uniform in cases] == [1, 1, 3, 3]
+def test_both_methods_decide_as_the_plain_twin_does(document: Any, rows: Rows) -> None:
+    check_outcomes(document["chains"], rows, document["uniforms"])
+    kept = [(chain["num_accepted"], chain["block"]["num_accepted"]) for chain in document["chains"]]
+    assert any(standard != block for standard, block in kept)  # else there was little to show
+    assert any(chain["replacement"] is None for chain in document["chains"])
+    assert any(chain["replacement"] is not None for chain in document["chains"])
 
 
-def test_the_demo_shows_tokens_kept_and_replaced(document: Any) -> None:
+def test_other_chains_are_walked_as_the_plain_twin_does(rows: Rows) -> None:
+    """Without ' Venus', block may end behind ' reality': it scales the target's row there."""
+    first = [0, 1, 2, 4, 5]
+    tokens = [rows.tokens[row] for row in first]
+    shorter = Rows(rows.draft[first], rows.target[first], tokens, [0, 1, 3, 5])
+    extract = _demo_data.load()._replace(
+        draft_probs=shorter.draft,
+        target_probs=shorter.target,
+        draft_token_ids=np.array(tokens, np.int32),
+        indptr=np.array(shorter.indptr, np.int32),
+    )
+    rng = np.random.default_rng(5)
+    scaled = 0
+    for _ in range(6):
+        uniforms = rng.random(8).tolist()
+        chains = _demo.walk(extract, uniforms)
+        check_outcomes(chains, shorter, uniforms)
+        scaled += chains[1]["block"]["num_accepted"] == 1
+    assert scaled
+
+
+def test_what_verify_chain_answers_is_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    extract = _demo_data.load()
+    answers = {
+        "standard": (np.array([0, 2, 1]), np.array([[7, -1, -1], [4174, 28, 8], [260, 9, -1]])),
+        "block": (np.array([0, 0, 0]), np.array([[10, -1], [11, -1], [12, -1]])),
+    }
+    methods = []
+
+    def verify_chain(*_: Any, method: str, indptr: Any, **__: Any) -> Any:
+        methods.append(method)
+        assert indptr.tolist() == [0, 1, 4, 6]
+        return answers[method]
+
+    monkeypatch.setattr(_demo, "verify_chain", verify_chain)
+    chains = _demo.walk(extract, [0.5] * 9)
+    assert sorted(methods) == ["block", "standard"]  # one call each, for all chains
+    assert [chain["emitted_token_ids"] for chain in chains] == [[7], [4174, 28, 8], [260, 9]]
+    assert [chain["block"]["emitted_token_ids"] for chain in chains] == [[10], [11], [12]]
+    drawn = [chain["replacement"]["token_id"] for chain in chains if chain["replacement"]]
+    assert drawn == [7, 8, 9]
+    kept = [[step["kept"] for step in chain["steps"]] for chain in chains]
+    assert kept == [[False], [True, True, False], [True, False]]
+
+
+def test_the_means_at_the_end_are_those_of_the_chains(document: Any, rows: Rows) -> None:
     verdicts = [step["kept"] for chain in document["chains"] for step in chain["steps"]]
-    masses = [step["mass"] for chain in document["chains"] for step in chain["steps"]]
+    visited = [step["visited"] for chain in document["chains"] for step in chain["steps"]]
     acceptance = document["acceptance"]
     assert len(document["chains"]) >= 3
     assert {True, False} == set(verdicts)
-    assert acceptance["visited"] == len(verdicts)
+    assert acceptance["visited"] == sum(visited)
     assert acceptance["kept"] == sum(verdicts)
-    assert acceptance["observed"] == sum(verdicts) / len(verdicts)
-    assert acceptance["expected"] == pytest.approx(1 - sum(masses) / len(masses), rel=1e-14)
+    assert acceptance["observed"] == sum(verdicts) / sum(visited)
+    smaller = np.minimum(rows.draft, rows.target)[visited].astype(np.float64)
+    assert acceptance["expected"] == pytest.approx(smaller.sum(axis=1).mean(), rel=1e-13)
+
+    tokens = document["tokens_per_step"]
+    chains = list(pairwise(rows.indptr))
+    one = Fraction(1)
+    expected: dict[str, list[Fraction]] = {
+        "standard": [
+            math.prod((min(one, rows.ratio(row)) for row in range(start, stop)), start=one)
+            for start, end in chains
+            for stop in range(start, end + 1)
+        ],
+        "block": [joint for start, end in chains for joint in rows.joint_ratios(start, end)],
+    }
+    assert list(tokens) == list(expected)
+    for method, numbers in expected.items():
+        emitted = [
+            1 + rows.verdict(chain, document["uniforms"], method)[0] for chain in range(len(chains))
+        ]
+        assert tokens[method]["observed"] == pytest.approx(sum(emitted) / len(chains), rel=1e-15)
+        mean = float(sum(numbers, Fraction(0)) / len(chains))
+        assert tokens[method]["expected"] == pytest.approx(mean, rel=1e-14)
+    assert tokens["block"]["expected"] > tokens["standard"]["expected"] + 0.1
 
 
 def test_every_token_shown_has_a_text(document: Any, text: str) -> None:
     texts = json.loads((DATA / "smollm2_chains.json").read_text(encoding="utf-8"))["token_texts"]
     for chain in document["chains"]:
         assert chain["draft_texts"] == [texts[str(token)] for token in chain["draft_token_ids"]]
-        emitted = [texts[str(token)] for token in chain["emitted_token_ids"]]
-        assert chain["emitted_text"] == "".join(emitted)
+        for outcome in (chain, chain["block"]):
+            emitted = [texts[str(token)] for token in outcome["emitted_token_ids"]]
+            assert outcome["emitted_text"] == "".join(emitted)
         for step in chain["steps"]:
             for entry in [step, *step["residual_largest"]]:
                 assert entry["text"] == texts[str(entry["token_id"])]
@@ -196,8 +306,12 @@ def test_every_token_shown_has_a_text(document: Any, text: str) -> None:
 
 
 def test_the_document_has_stable_keys_and_names_the_machine(document: Any) -> None:
-    expected = ["versions", "machine", "uniforms", "chains", "acceptance", "timing"]
-    assert list(document) == expected
+    parts = ["versions", "machine", "uniforms", "chains", "acceptance", "tokens_per_step", "timing"]
+    assert list(document) == parts
+    outcome = ["num_accepted", "replacement", "emitted_token_ids", "emitted_text"]
+    of_chain = ["context", "draft_token_ids", "draft_texts", "steps", *outcome, "block"]
+    for chain in document["chains"]:
+        assert (list(chain), list(chain["block"])) == (of_chain, outcome)
     assert document["versions"]["draftverify"] == draftverify.__version__
     assert document["versions"]["numpy"] == np.__version__
     assert document["machine"]["logical_cores"] == os.cpu_count()
@@ -225,21 +339,31 @@ def test_the_text_says_what_the_document_says(document: Any, text: str) -> None:
                 repr(step["text"]),
                 f"uniform {step['uniform']:.4f}",
                 f"accept {step['accept_prob']:.4f}",
-                "kept" if step["kept"] else "replaced",
+                "kept" if step["kept"] else "replaced" if step["visited"] else "not read",
                 f"mass {step['mass']:.4f}",
             )
             assert follows("residual", *(repr(entry["text"]) for entry in step["residual_largest"]))
             assert follows(*(f"{entry['prob']:.4f}" for entry in step["residual_largest"]))
-        if chain["replacement"] is None:
-            assert follows("all kept")
-        else:
-            replacement = chain["replacement"]
-            assert follows(repr(replacement["text"]), f"uniform {replacement['uniform']:.4f}")
-        assert follows("emitted", repr(chain["emitted_text"]))
+        for method, outcome in (("standard", chain), ("block", chain["block"])):
+            kept = outcome["num_accepted"]
+            keeps = f"keeps {kept} of {len(chain['steps'])}, emits"
+            assert follows(method, keeps, repr(outcome["emitted_text"]))
+            replacement = outcome["replacement"]
+            if replacement is None:
+                assert follows("all kept; the bonus row is not in the recording")
+            else:
+                drawn, rejected = replacement["text"], chain["draft_texts"][kept]
+                uniform = f"uniform {replacement['uniform']:.4f}"
+                assert follows(f"{drawn!r} replaces {rejected!r}", uniform)
+        assert follows("target / draft", *(f"{step['ratio']:.4f}" for step in chain["steps"]))
+        assert follows("joint ratio", *(f"{step['joint_ratio']:.4f}" for step in chain["steps"]))
     acceptance = document["acceptance"]
     assert follows("expected", f"{acceptance['expected']:.4f}")
     kept = f"{acceptance['kept']} kept of {acceptance['visited']}"
     assert follows("observed", f"{acceptance['observed']:.4f}", kept)
+    assert follows("Tokens per step", f"{len(document['chains'])} chains")
+    for method, tokens in document["tokens_per_step"].items():
+        assert follows(method, f"{tokens['expected']:.4f}  {tokens['observed']:8.4f}")
     assert follows(TIMED, "49,152", "float32", "median")
     assert follows("speculative_decode_step", " us")
     assert follows("NumPy", " us", "times as long")
@@ -277,11 +401,13 @@ def test_the_same_is_printed_every_run_apart_from_times(text: str, tmp_path: Pat
     ],
 )
 def test_a_terminal_without_unicode_is_enough(
-    env: dict[str, str], text: str, tmp_path: Path
+    env: dict[str, str], document: Any, tmp_path: Path
 ) -> None:
     done = run("demo", folder=tmp_path, env=env)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode("ascii").split(TIMED)[0] == text.split(TIMED, maxsplit=1)[0]
+    shown = done.stdout.decode("ascii")
+    assert r"doesn\u2019t" in shown
+    assert shown.split(TIMED)[0] == _demo_text.render(document, "ascii").split(TIMED)[0]
 
 
 def test_what_the_encoding_lacks_is_escaped_within_80_columns() -> None:
@@ -303,13 +429,14 @@ def test_line_breaks_and_long_tokens_stay_on_their_line() -> None:
     assert max(map(len, rendered.splitlines())) <= 80
 
 
-def synthetic() -> _demo.Report:
+def synthetic() -> _demo_text.Report:
     """Make a report out of what is awkward to print."""
     report = copy.deepcopy(_demo.report(_demo_data.load()))
     report["machine"]["cpu"] = "a \u00b5-processor with quite some name " * 4
-    chain = report["chains"][0]
+    chain = report["chains"][-1]
     chain["context"] = "\n\t\u00e9" * 300
-    chain["emitted_text"] = "emitted " * 40
+    chain["emitted_text"] = chain["block"]["emitted_text"] = "emitted " * 40
+    chain["draft_texts"] = [" internationalisation\n" * 3] * len(chain["draft_texts"])
     for step in chain["steps"]:
         step["text"] = " internationalisation\n" * 3
         for entry in step["residual_largest"]:
@@ -321,13 +448,12 @@ def synthetic() -> _demo.Report:
 
 def test_a_rejection_ends_a_chain_before_its_later_tokens() -> None:
     extract = _demo_data.load()
-    uniforms = [0.99] * 9
-    chain = _demo.walk(extract, 1, uniforms)
-    assert [step["kept"] for step in chain["steps"]] == [False]
-    assert len(chain["emitted_token_ids"]) == 1
     report = _demo.report(extract)
-    report["chains"] = [chain]
-    assert "not reached: ' add('" in _demo_text.render(report, "utf-8")
+    report["chains"] = _demo.walk(extract, [0.99] * 9)[1:2]
+    steps = report["chains"][0]["steps"]
+    assert [step["visited"] for step in steps] == [True, False, False]
+    assert not any(step["kept"] for step in steps)
+    assert _demo_text.render(report, "utf-8").count("not read ") == 2
 
 
 def test_a_token_without_a_text_is_shown_by_its_id() -> None:

@@ -43,10 +43,8 @@ def step(draft_probs: object, target_probs: object, drafted_token: object) -> di
         _expect_shapes(_arrays.pair(draft_probs, target_probs), "(V,)", 1)
         # Code of the token's class runs here. What it does to the arrays is seen by what follows.
         return step(draft_probs, target_probs, _tokens.as_index("drafted_token", drafted_token))
-    rows = _arrays.plain_torch(draft_probs, target_probs)
-    if rows is None:
-        rows = _arrays.pair(draft_probs, target_probs)
-        _expect_shapes(rows, "(V,)", 1)
+    rows = _arrays.pair(draft_probs, target_probs)
+    _expect_shapes(rows, "(V,)", 1)
     token = _tokens.in_int64("drafted_token", drafted_token, rows.draft.shape[0])
     accept_prob, residual = _core.accept_vectors(rows.draft, rows.target, token, rows.bfloat16)
     return {
@@ -219,7 +217,7 @@ def accept_probs(draft_probs: object, target_probs: object, draft_token_ids: obj
     return rows.kind.wrap(accepted, "float64", rows.device)
 
 
-def _expect_shapes(rows: _arrays.Pair, expected: str, ndim: int) -> None:
+def _expect_shapes(rows: _arrays.Rows, expected: str, ndim: int) -> None:
     draft, target = rows.draft.shape, rows.target.shape
     if draft != target or len(draft) != ndim or draft[-1] == 0:
         if len(draft) == len(target) != ndim:

@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftverify._kinds import NUMPY, TORCH, Kind, in_memory, kind_of, memory_of, type_name
+from draftverify._kinds import NUMPY, TORCH, Kind, kind_of, memory_of, plain_view, type_name
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
-
-
-class Pair(NamedTuple):
-    """Two rows, or two stacks of rows, that belong together."""
-
-    kind: Kind
-    dtype: str
-    device: str
-    draft: NDArray[Any]
-    target: NDArray[Any]
-
-    @property
-    def bfloat16(self) -> bool:
-        """Whether 16-bit integers in the views hold the bits of bfloat16."""
-        return self.dtype == "bfloat16"
+# Those of native byte order that NumPy has itself.
+_NUMPY_DTYPES = {np.dtype(name): name for name in ("float16", "float32", "float64")}
 
 
 class Rows(NamedTuple):
-    """Arrays of rows that belong together, in the order in which they were given."""
+    """The rows of both models, or of the target alone, which belong together."""
 
     kind: Kind
     dtype: str
     device: str
     views: tuple[NDArray[Any], ...]
+
+    @property
+    def draft(self) -> NDArray[Any]:
+        """The draft's rows, where there are any."""
+        return self.views[0]
+
+    @property
+    def target(self) -> NDArray[Any]:
+        """The target's rows."""
+        return self.views[-1]
 
     @property
     def bfloat16(self) -> bool:
@@ -48,6 +46,9 @@ def rows_of(arrays: dict[str, object], function: str | None = None) -> Rows:
     Kinds are checked before dtypes and these before devices. `function` is what would need a kernel
     for other devices.
     """
+    found = _plain(*arrays.values())
+    if found is not None:
+        return found
     names = " and ".join(arrays)
     kinds = [kind_of(name, array) for name, array in arrays.items()]
     kind = kinds[0]
@@ -93,13 +94,12 @@ def _both(arrays: dict[str, object]) -> str:
     return " both" if len(arrays) > 1 else " it"
 
 
-def pair(draft_probs: object, target_probs: object) -> Pair:
+def pair(draft_probs: object, target_probs: object) -> Rows:
     """See the rows of both models as NumPy arrays of one dtype."""
-    rows = rows_of({"draft_probs": draft_probs, "target_probs": target_probs})
-    return Pair(rows.kind, rows.dtype, rows.device, *rows.views)
+    return rows_of({"draft_probs": draft_probs, "target_probs": target_probs})
 
 
-def output(out: object, rows: Pair, inputs: dict[str, object]) -> NDArray[Any]:
+def output(out: object, rows: Rows, inputs: dict[str, object]) -> NDArray[Any]:
     """See `out` as a NumPy array that can take the residuals of `rows`.
 
     It may share no memory with the inputs, named as they are.
@@ -147,44 +147,28 @@ def output(out: object, rows: Pair, inputs: dict[str, object]) -> NDArray[Any]:
     return view
 
 
-def plain_torch(draft_probs: Any, target_probs: Any) -> Pair | None:
-    """See two ordinary Torch CPU vectors as NumPy arrays, in a third of the time that `pair` takes.
+def _plain(*arrays: Any) -> Rows | None:
+    """See plain arrays of one library and dtype, in a third of the time that others take.
 
-    None for anything else: Torch itself refuses to show a tensor that is on another device, sparse,
-    negated or recording gradients as a NumPy array. `pair` says why or finds a way.
+    None for anything else: then it is looked at more closely.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or {type(draft_probs), type(target_probs)} != {torch.Tensor}:
-        return None
-    tensors = draft_probs, target_probs
-    dtype = draft_probs.dtype
-    try:
-        if dtype is torch.bfloat16 is target_probs.dtype:
-            if draft_probs.is_neg() or target_probs.is_neg():
-                return None
-            draft_probs, target_probs = (
-                draft_probs.view(torch.int16),
-                target_probs.view(torch.int16),
-            )
-        draft, target = draft_probs.numpy(), target_probs.numpy()
-        held = _held(tensors[0], draft) and _held(tensors[1], target)
-    except (AssertionError, RuntimeError, TypeError):
-        return None
-    name = "bfloat16" if dtype is torch.bfloat16 else NUMPY.dtype(draft)
-    one_dtype = draft.dtype == target.dtype and name in DTYPES
-    one_shape = draft.shape == target.shape and draft.ndim == 1
-    if not (held and one_dtype and one_shape and draft.size):
-        return None
-    return Pair(TORCH, name, "cpu", draft, target)
+    names: set[str | None]
+    if {type(array) for array in arrays} == {np.ndarray}:
+        names = {_NUMPY_DTYPES.get(array.dtype) for array in arrays}
+        kind, views = NUMPY, arrays
+    else:
+        found = tuple(view for view in map(plain_view, arrays) if view is not None)
+        if len(found) < len(arrays):
+            return None
+        names = {_torch_dtypes().get(array.dtype) for array in arrays}
+        kind, views = TORCH, found
+    name = names.pop()
+    return None if names or name is None else Rows(kind, name, "cpu", views)
 
 
-def _held(tensor: Any, view: NDArray[Any]) -> bool:
-    """Whether a tensor's storage holds all that its view shows: `in_memory` for the usual case."""
-    if not view.flags.c_contiguous:
-        return in_memory(tensor)
-    storage = tensor.untyped_storage()
-    end = view.nbytes + tensor.storage_offset() * view.itemsize
-    return bool(storage.data_ptr()) and bool(end <= storage.nbytes())
+@cache
+def _torch_dtypes() -> dict[object, str]:
+    return {getattr(sys.modules["torch"], name): name for name in DTYPES}
 
 
 def _overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:

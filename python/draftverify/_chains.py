@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from draftverify import _core
 from draftverify._arrays import Rows, rows_of
-from draftverify._drafted import numbers_of, requests_of
+from draftverify._drafted import are_plain, numbers_of, requests_of
 
 _ArrayT = TypeVar("_ArrayT")
 Method = Literal["standard", "block", "greedy"]
@@ -133,7 +133,7 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
     arrays: dict[str, object] = {"draft_probs": draft_probs, "target_probs": target_probs}
     if draft_probs is None:
         del arrays["draft_probs"]
-    rows_of(arrays, "verify_chain")
+    rows = rows_of(arrays, "verify_chain")
     numbers = numbers_of(
         method,
         draft_token_ids,
@@ -143,23 +143,14 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
         bonus_token_ids,
         greedy=method == "greedy",
     )
-    # Code of the numbers' classes has run: what it did to the arrays has to be seen.
-    rows = rows_of(arrays, "verify_chain")
+    if not are_plain(draft_token_ids, uniforms, lengths, indptr, bonus_token_ids):
+        # Code of their classes has run: what it did to the arrays has to be seen.
+        rows = rows_of(arrays, "verify_chain")
     requests = requests_of(numbers, rows, tuple(arrays))
-    return wrapped(
-        rows,
-        _core.verify_chains(
-            None if draft_probs is None else rows.views[0],
-            rows.views[-1],
-            requests.token_ids,
-            requests.uniforms,
-            requests.lengths,
-            requests.width,
-            method,
-            requests.bonus_token_ids,
-            rows.bfloat16,
-        ),
+    verdict = _core.verify_chains(
+        None if draft_probs is None else rows.draft, rows.target, requests, method, rows.bfloat16
     )
+    return wrapped(rows, verdict)
 
 
 def wrapped(rows: Rows, verdict: tuple[Any, Any]) -> ChainVerdict[Any]:

@@ -6,6 +6,8 @@ from typing import Any, Generic, Literal, SupportsIndex, TypeVar, overload, type
 import numpy as np
 from numpy.typing import NDArray
 
+from draftverify._drafted import Requests
+
 __all__ = [
     "__version__",
     "accept_entries",
@@ -62,24 +64,16 @@ def accept_entries(
 def verify_chains(
     draft: NDArray[Any] | None,
     target: NDArray[Any],
-    token_ids: NDArray[np.int64],
-    uniforms: NDArray[np.float64] | None,
-    lengths: NDArray[np.int64],
-    width: int | None,
+    requests: Requests,
     method: str,
-    bonus_token_ids: NDArray[np.int64] | None,
     bfloat16: bool,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
 def verify_logits_chains(
     draft: NDArray[Any] | None,
     target: NDArray[Any],
-    token_ids: NDArray[np.int64],
-    uniforms: NDArray[np.float64] | None,
-    lengths: NDArray[np.int64],
-    width: int | None,
+    requests: Requests,
     method: str,
-    bonus_token_ids: NDArray[np.int64] | None,
     bfloat16: bool,
-    settings: Any,
+    settings: tuple[Any, ...],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
 def rate_rows(draft: NDArray[Any], target: NDArray[Any], bfloat16: bool) -> NDArray[np.float64]: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ _LARGEST_ID = np.iinfo(np.int32).max
 
 
 class Numbers(NamedTuple):
-    """The arguments that are numbers, copied to arrays of known dtypes, their shapes unchecked."""
+    """The arguments that are numbers, as packed arrays of known dtypes, their shapes unchecked."""
 
     token_ids: NDArray[np.int64]
     uniforms: NDArray[np.float64] | None
@@ -28,14 +29,25 @@ class Requests(NamedTuple):
     """Flat arrays, and how many drafted tokens of each request are in them.
 
     With a `width` every request has as many places, and what is behind its tokens is not read;
-    without one the requests follow each other.
+    without one the requests follow each other. Without `lengths` the tokens end where -1 begins.
     """
 
+    count: int
+    width: int | None
+    lengths: NDArray[np.int64] | None
     token_ids: NDArray[np.int64]
     uniforms: NDArray[np.float64] | None
-    lengths: NDArray[np.int64]
-    width: int | None
     bonus_token_ids: NDArray[np.int64] | None
+
+
+_PLAIN = {np.ndarray, int, float, str, bool, type(None)}
+
+
+def are_plain(*arguments: object) -> bool:
+    """Whether looking at these arguments runs no code of the caller's."""
+    torch = sys.modules.get("torch")
+    plain = _PLAIN if torch is None else _PLAIN | {torch.Tensor}
+    return all(type(argument) in plain for argument in arguments)
 
 
 def numbers_of(  # noqa: PLR0913, PLR0917 - the arguments of the public functions
@@ -102,8 +114,8 @@ def requests_of(numbers: Numbers, rows: Rows, names: tuple[str, ...]) -> Request
         _expect_shape(names[0], rows.views[0], (*leading, vocabulary))
     if numbers.uniforms is not None:
         _expect_shape("uniforms", numbers.uniforms, extended)
-    if lengths is None:
-        lengths = _padded_lengths(numbers.lengths, ids)
+    if numbers.lengths is not None:
+        lengths = _padded_lengths(numbers.lengths, *ids.shape)
     bonus = numbers.bonus_token_ids
     if bonus is not None:
         _expect_shape("bonus_token_ids", bonus, (requests,))
@@ -115,7 +127,7 @@ def requests_of(numbers: Numbers, rows: Rows, names: tuple[str, ...]) -> Request
                 )
                 raise ValueError(message)
     uniforms = None if numbers.uniforms is None else numbers.uniforms.reshape(-1)
-    return Requests(ids.reshape(-1), uniforms, lengths, width, bonus)
+    return Requests(requests, width, lengths, ids.reshape(-1), uniforms, bonus)
 
 
 def _vocabulary(name: str, target: NDArray[Any], ndim: int) -> int:
@@ -166,29 +178,14 @@ def _lengths_of(indptr: NDArray[np.int64], tokens: int) -> NDArray[np.int64]:
     return lengths
 
 
-def _padded_lengths(lengths: NDArray[np.int64] | None, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Tell how many tokens each request has: as given, else up to a trailing run of -1."""
-    requests, width = ids.shape
-    if lengths is not None:
-        _expect_shape("lengths", lengths, (requests,))
-        for request, length in enumerate(lengths.tolist()):
-            if not 0 <= length <= width:
-                message = (
-                    f"lengths: expected numbers from 0 to {width}, as draft_token_ids is wide, got "
-                    f"{length} of request {request}; count the drafted tokens"
-                )
-                raise ValueError(message)
-        return lengths
-    drafted = ids != -1
-    found: NDArray[np.int64] = drafted.sum(axis=1, dtype=np.int64)
-    behind = np.arange(width) >= found[:, None]
-    if (drafted & behind).any():
-        request = int(np.argmax((drafted & behind).any(axis=1)))
-        position = int(np.argmin(drafted[request]))
-        message = (
-            f"draft_token_ids: expected -1 behind the drafted tokens alone, got -1 at position "
-            f"{position} of request {request} with an id behind it; pass lengths, or end the chain "
-            f"there"
-        )
-        raise ValueError(message)
-    return found
+def _padded_lengths(lengths: NDArray[np.int64], requests: int, width: int) -> NDArray[np.int64]:
+    """Check how many tokens each request has."""
+    _expect_shape("lengths", lengths, (requests,))
+    for request, length in enumerate(lengths.tolist()):
+        if not 0 <= length <= width:
+            message = (
+                f"lengths: expected numbers from 0 to {width}, as draft_token_ids is wide, got "
+                f"{length} of request {request}; count the drafted tokens"
+            )
+            raise ValueError(message)
+    return lengths

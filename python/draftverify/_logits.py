@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,20 +10,9 @@ from numpy.typing import NDArray
 from draftverify import _core, _tokens
 from draftverify._arrays import rows_of
 from draftverify._chains import ChainVerdict, Method, wrapped
-from draftverify._drafted import numbers_of, requests_of
+from draftverify._drafted import are_plain, numbers_of, requests_of
 
 _ArrayT = TypeVar("_ArrayT")
-
-
-class _Settings(NamedTuple):
-    """What the laws are made with, a number of each for every request."""
-
-    temperature: NDArray[np.float64]
-    draft_temperature: NDArray[np.float64]
-    top_k: NDArray[np.int64]
-    top_p: NDArray[np.float64]
-    min_p: NDArray[np.float64]
-    filter_draft: bool
 
 
 def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
@@ -114,61 +103,67 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
     arrays: dict[str, object] = {"draft_logits": draft_logits, "target_logits": target_logits}
     if draft_logits is None:
         del arrays["draft_logits"]
-    rows_of(arrays, "verify_chain_logits")
-    temperatures = _tokens.as_numbers("temperature", temperature)
-    greedy = method == "greedy" or bool((temperatures == 0).all())
-    numbers = numbers_of(
-        method, draft_token_ids, uniforms, lengths, indptr, bonus_token_ids, greedy=greedy
-    )
-    draft_temperatures = temperatures
-    if draft_temperature is not None:
-        draft_temperatures = _tokens.as_numbers("draft_temperature", draft_temperature)
-    filters = (
-        _tokens.as_integers("top_k", 0 if top_k is None else top_k),
-        _tokens.as_numbers("top_p", 1.0 if top_p is None else top_p),
-        _tokens.as_numbers("min_p", 0.0 if min_p is None else min_p),
-    )
-    filter_draft = bool(filter_draft)
-    # Code of the numbers' classes has run: what it did to the arrays has to be seen.
     rows = rows_of(arrays, "verify_chain_logits")
-    requests = requests_of(numbers, rows, tuple(arrays))
-    count = len(requests.lengths)
-    settings = _Settings(
-        _one_each("temperature", temperatures, count),
-        _one_each("draft_temperature", draft_temperatures, count),
-        _one_each("top_k", filters[0], count),
-        _one_each("top_p", filters[1], count),
-        _one_each("min_p", filters[2], count),
-        filter_draft,
-    )
-    if (settings.top_k < 0).any():
-        request = int(np.argmax(settings.top_k < 0))
-        message = (
-            f"top_k: expected numbers >= 0, got {settings.top_k[request]} for request {request}; "
-            f"pass 0 to keep all"
-        )
-        raise ValueError(message)
-    verdict = _core.verify_logits_chains(
-        None if draft_logits is None else rows.views[0],
-        rows.views[-1],
-        requests.token_ids,
-        requests.uniforms,
-        requests.lengths,
-        requests.width,
+    target_temperature = _number("temperature", temperature)
+    numbers = numbers_of(
         method,
-        requests.bonus_token_ids,
+        draft_token_ids,
+        uniforms,
+        lengths,
+        indptr,
+        bonus_token_ids,
+        greedy=method == "greedy" or bool(np.all(target_temperature == 0)),
+    )
+    settings = {
+        "temperature": target_temperature,
+        "draft_temperature": target_temperature
+        if draft_temperature is None
+        else _number("draft_temperature", draft_temperature),
+        "top_k": 0 if top_k is None else _integer("top_k", top_k),
+        "top_p": 1.0 if top_p is None else _number("top_p", top_p),
+        "min_p": 0.0 if min_p is None else _number("min_p", min_p),
+    }
+    filtered = bool(filter_draft)
+    others = (temperature, draft_temperature, top_k, top_p, min_p, filter_draft)
+    if not are_plain(draft_token_ids, uniforms, lengths, indptr, bonus_token_ids, *others):
+        # Code of their classes has run: what it did to the arrays has to be seen.
+        rows = rows_of(arrays, "verify_chain_logits")
+    requests = requests_of(numbers, rows, tuple(arrays))
+    for name, setting in settings.items():
+        if isinstance(setting, np.ndarray) and setting.shape != (requests.count,):
+            message = (
+                f"{name}: expected one number or shape ({requests.count},), got {setting.shape}; "
+                f"pass one for each request"
+            )
+            raise ValueError(message)
+    verdict = _core.verify_logits_chains(
+        None if draft_logits is None else rows.draft,
+        rows.target,
+        requests,
+        method,
         rows.bfloat16,
-        settings,
+        (*settings.values(), filtered),
     )
     return wrapped(rows, verdict)
 
 
-def _one_each(name: str, numbers: NDArray[Any], requests: int) -> NDArray[Any]:
-    """Give every request its number."""
-    if numbers.shape not in ((), (requests,)):
+def _number(name: str, value: Any) -> float | NDArray[np.float64]:
+    """Take a number, or an array of them."""
+    if type(value) is float or type(value) is int:
+        return float(value)
+    numbers = _tokens.as_numbers(name, value)
+    return numbers if numbers.ndim else float(numbers)
+
+
+def _integer(name: str, value: Any) -> int | NDArray[np.int64]:
+    """Take a number of ids, or an array of them."""
+    numbers = _tokens.as_integers(name, value)
+    negative = numbers < 0
+    if negative.any():
+        request = int(np.argmax(negative))
         message = (
-            f"{name}: expected one number or shape ({requests},), got {numbers.shape}; pass one "
-            f"for each request"
+            f"{name}: expected numbers >= 0, got {numbers.flat[request]} for request {request}; "
+            f"pass 0 to keep all"
         )
         raise ValueError(message)
-    return np.ascontiguousarray(np.broadcast_to(numbers, (requests,)))
+    return numbers if numbers.ndim else int(numbers)

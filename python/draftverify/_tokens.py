@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
+import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftverify._kinds import LIST, TORCH, kind_of
+from draftverify._kinds import LIST, TORCH, kind_of, plain_view
 
 _INT64 = np.iinfo(np.int64)
 _LONG = 1024
@@ -56,7 +57,9 @@ def as_indices(token_ids: Any, rows: int, vocabulary: int) -> NDArray[np.int64]:
 
 
 def as_integers(name: str, numbers: Any) -> NDArray[np.int64]:
-    """Copy an integer array, or a list of integers or of such lists, to an int64 array."""
+    """Take an integer array, or a list of integers or of such lists, as a packed int64 array."""
+    if type(numbers) is np.ndarray and numbers.dtype.char in "ilq":
+        return np.asarray(numbers, np.int64, order="C")
     if isinstance(numbers, list | tuple):
         if numbers and all(isinstance(row, list | tuple) for row in numbers):
             rows = [as_integers(name, row) for row in numbers]
@@ -78,13 +81,15 @@ def as_integers(name: str, numbers: Any) -> NDArray[np.int64]:
 
 
 def as_numbers(name: str, numbers: Any) -> NDArray[np.float64]:
-    """Copy a number, a float or integer array of any library, or a list, to a float64 array."""
+    """Take a number, a float or integer array of any library, or a list, as a float64 array."""
+    if type(numbers) is float or (type(numbers) is np.ndarray and numbers.dtype.char in "fd"):
+        return np.asarray(numbers, np.float64, order="C")
     expected = "numbers"
     if isinstance(numbers, list | tuple):
         kind_of(name, numbers, f"an array or a list of {expected}")
         return LIST.view(numbers)
     array = _on_host(name, numbers, expected)
-    if array.dtype.name not in FLOATS and (array.dtype.kind not in "iu" or array.dtype.names):
+    if array.dtype.kind not in "iu" and array.dtype.name not in FLOATS:
         message = f"{name}: expected {expected}, got dtype {array.dtype.name}; pass floats"
         raise TypeError(message)
     return np.array(array, dtype=np.float64, order="C")
@@ -93,14 +98,16 @@ def as_numbers(name: str, numbers: Any) -> NDArray[np.float64]:
 def as_uniforms(numbers: Any) -> NDArray[np.float64]:
     """Copy uniform numbers of any library, or a list of floats, to a float64 array."""
     name, expected = "uniforms", "float32 or float64 numbers"
+    if type(numbers) is np.ndarray and numbers.dtype.char in "fd":
+        return np.asarray(numbers, np.float64, order="C")
     if not isinstance(numbers, list | tuple):
         numbers = _on_host(name, numbers, expected)
-        if numbers.dtype.name not in {"float32", "float64"}:
+        if numbers.dtype.kind != "f" or numbers.dtype.itemsize not in {4, 8}:
             message = (
                 f"{name}: expected {expected}, got dtype {numbers.dtype.name}; draw them as float32"
             )
             raise TypeError(message)
-    return as_numbers(name, numbers)
+    return np.asarray(as_numbers(name, numbers), order="C")
 
 
 def in_int64(name: str, token: int, vocabulary: int, place: str = "") -> int:
@@ -143,6 +150,8 @@ def _expect_one_a_row(name: str, shape: tuple[int, ...], rows: int) -> None:
 def _integers(name: str, numbers: Any) -> NDArray[Any]:
     """See an integer array of any library as a NumPy array."""
     array = _on_host(name, numbers, "integers")
+    if array.dtype.kind in "iu":
+        return array
     if array.dtype.name in _NARROW:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
@@ -156,6 +165,9 @@ def _on_host(name: str, numbers: Any, expected: str) -> NDArray[Any]:
     if isinstance(numbers, np.ma.MaskedArray):
         message = f"{name}: expected {expected}, got a masked array; pass .filled(...) or .data"
         raise TypeError(message)
+    view = plain_view(numbers)
+    if view is not None and numbers.dtype is not sys.modules["torch"].bfloat16:
+        return view
     if TORCH.owns(numbers):
         reason = TORCH.refusal(numbers)
         if reason is not None:

@@ -1,7 +1,8 @@
 //! Chains of drafted tokens, for `draftverify._chains`.
 
 use half::{bf16, f16};
-use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
+use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::array::{Array, Dtype};
@@ -25,12 +26,26 @@ pub(super) fn method_of(name: &str) -> PyResult<Method> {
 pub(super) type Answer<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray2<i32>>);
 
 /// Where the drafted tokens of the requests lie: one after the other, or with `width` places each.
-pub(super) struct Requests<'a> {
-    lengths: &'a [i64],
+///
+/// The numbers are copies: nobody changes them between a check and its use.
+#[derive(FromPyObject)]
+pub(super) struct Requests {
+    count: usize,
     width: Option<usize>,
-    token_ids: &'a [i64],
-    uniforms: Option<&'a [f64]>,
-    bonus_token_ids: Option<&'a [i64]>,
+    #[pyo3(from_py_with = numbers_of)]
+    lengths: Option<Vec<i64>>,
+    #[pyo3(from_py_with = numbers_of)]
+    token_ids: Option<Vec<i64>>,
+    #[pyo3(from_py_with = numbers_of)]
+    uniforms: Option<Vec<f64>>,
+    #[pyo3(from_py_with = numbers_of)]
+    bonus_token_ids: Option<Vec<i64>>,
+}
+
+/// A copy of a packed array.
+pub(super) fn numbers_of<N: Element + Copy>(array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<N>>> {
+    let array: Option<PyReadonlyArray1<'_, N>> = array.extract()?;
+    Ok(array.map(|array| array.as_slice().map(<[N]>::to_vec)).transpose()?)
 }
 
 /// One request: its number, where its ids begin, and how many there are.
@@ -41,32 +56,51 @@ pub(super) struct Request {
     pub(super) length: usize,
 }
 
-impl<'a> Requests<'a> {
-    /// All requests, in order; none if a length is no length.
-    pub(super) fn each(&self) -> Option<Vec<Request>> {
+impl Requests {
+    /// All requests, in order.
+    pub(super) fn each(&self) -> PyResult<Vec<Request>> {
         let mut start = 0;
-        let requests = self.lengths.iter().enumerate();
-        let requests = requests.map(|(number, length)| {
-            let length = usize::try_from(*length).ok()?;
+        let request = |number| {
+            let length = match (&self.lengths, self.width) {
+                (Some(lengths), _) => lengths.get(number).copied().map(usize::try_from),
+                (None, Some(width)) => Some(Ok(self.drafted(number, width)?)),
+                (None, None) => None,
+            };
+            let Some(Ok(length)) = length else { return Err(misuse()) };
             let request = Request { number, start, length };
             start += self.width.unwrap_or(length);
-            (length <= self.width.unwrap_or(length)).then_some(request)
-        });
-        requests.collect()
+            Ok(request)
+        };
+        (0..self.count).map(request).collect()
     }
 
-    pub(super) fn token_ids(&self, request: Request) -> Option<&'a [i64]> {
-        self.token_ids.get(request.start..request.start + request.length)
+    /// How many tokens of a request stand in front of a run of -1.
+    fn drafted(&self, number: usize, width: usize) -> PyResult<usize> {
+        let ids = self.token_ids.as_deref().unwrap_or_default();
+        let ids = ids.get(number * width..(number + 1) * width).ok_or_else(misuse)?;
+        let length = ids.iter().position(|id| *id == -1).unwrap_or(width);
+        if ids[length..].iter().all(|id| *id == -1) {
+            return Ok(length);
+        }
+        Err(PyValueError::new_err(format!(
+            "draft_token_ids: expected -1 behind the drafted tokens alone, got -1 at position {length} \
+             of request {number} with an id behind it; pass lengths, or end the chain there"
+        )))
+    }
+
+    pub(super) fn token_ids(&self, request: Request) -> Option<&[i64]> {
+        self.token_ids.as_ref()?.get(request.start..request.start + request.length)
     }
 
     /// One more than there are ids; nothing where none are used.
-    pub(super) fn uniforms(&self, request: Request) -> Option<&'a [f64]> {
+    pub(super) fn uniforms(&self, request: Request) -> Option<&[f64]> {
         let start = request.start + request.number;
-        self.uniforms.map_or(Some(&[]), |all| all.get(start..=start + request.length))
+        let all = self.uniforms.as_ref();
+        all.map_or(Some(&[]), |all| all.get(start..=start + request.length))
     }
 
     pub(super) fn bonus(&self, request: Request) -> Option<i64> {
-        self.bonus_token_ids.and_then(|ids| ids.get(request.number).copied())
+        self.bonus_token_ids.as_ref()?.get(request.number).copied()
     }
 
     /// The rows of the target: one more than there are ids, unless the bonus is drawn elsewhere.
@@ -97,9 +131,9 @@ impl<'a> Requests<'a> {
     pub(super) fn answer<'py>(
         &self,
         py: Python<'py>,
+        requests: &[Request],
         verdicts: &[Verdict],
     ) -> PyResult<Answer<'py>> {
-        let requests = self.each().ok_or_else(misuse)?;
         let longest = requests.iter().map(|request| request.length).max();
         let width = 1 + self.width.or(longest).unwrap_or(0);
         let mut token_ids = vec![-1; requests.len() * width];
@@ -119,64 +153,35 @@ impl<'a> Requests<'a> {
     }
 }
 
-/// What the arrays of numbers are, borrowed for the call.
-pub(super) struct Numbers<'py> {
-    pub(super) token_ids: PyReadonlyArray1<'py, i64>,
-    pub(super) uniforms: Option<PyReadonlyArray1<'py, f64>>,
-    pub(super) lengths: PyReadonlyArray1<'py, i64>,
-    pub(super) bonus_token_ids: Option<PyReadonlyArray1<'py, i64>>,
-}
-
-impl Numbers<'_> {
-    pub(super) fn requests(&self, width: Option<usize>) -> PyResult<Requests<'_>> {
-        Ok(Requests {
-            lengths: self.lengths.as_slice()?,
-            width,
-            token_ids: self.token_ids.as_slice()?,
-            uniforms: self.uniforms.as_ref().map(PyReadonlyArray1::as_slice).transpose()?,
-            bonus_token_ids: self
-                .bonus_token_ids
-                .as_ref()
-                .map(PyReadonlyArray1::as_slice)
-                .transpose()?,
-        })
-    }
-}
-
 /// Verify checked chains: ``(num_accepted, token_ids)``.
 ///
-/// The rows are (B, K, V) where ``width`` is K, else (T, V); the ids and uniforms are flat.
+/// The rows are (B, K, V) where the requests have a ``width`` of K, else (T, V).
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "as many as the public function has")]
+#[expect(clippy::needless_pass_by_value, reason = "PyO3 makes them for the call")]
 pub(super) fn verify_chains<'py>(
     draft: Option<&Bound<'py, PyAny>>,
     target: &Bound<'py, PyAny>,
-    token_ids: PyReadonlyArray1<'py, i64>,
-    uniforms: Option<PyReadonlyArray1<'py, f64>>,
-    lengths: PyReadonlyArray1<'py, i64>,
-    width: Option<usize>,
+    requests: Requests,
     method: &str,
-    bonus_token_ids: Option<PyReadonlyArray1<'py, i64>>,
     bfloat16: bool,
 ) -> PyResult<Answer<'py>> {
     fn typed<T: Scalar>(
         py: Python<'_>,
-        draft: Option<Array<'_, '_>>,
-        target: Array<'_, '_>,
-        requests: &Requests<'_>,
+        [draft, target]: [Option<Array<'_, '_>>; 2],
+        requests: &Requests,
+        each: &[Request],
         method: Method,
     ) -> PyResult<Vec<Verdict>> {
-        let chain = |request: Request| {
+        let chain = |request: &Request| {
             Some(Chain::<T> {
-                draft_probs: Requests::draft_rows(draft, request)?,
-                target_probs: requests.target_rows(target, request)?,
-                draft_token_ids: requests.token_ids(request)?,
-                uniforms: requests.uniforms(request)?,
-                bonus_token_id: requests.bonus(request),
+                draft_probs: Requests::draft_rows(draft, *request)?,
+                target_probs: requests.target_rows(target?, *request)?,
+                draft_token_ids: requests.token_ids(*request)?,
+                uniforms: requests.uniforms(*request)?,
+                bonus_token_id: requests.bonus(*request),
             })
         };
-        let each = requests.each().ok_or_else(misuse)?;
-        let chains: Option<Vec<_>> = each.into_iter().map(chain).collect();
+        let chains: Option<Vec<_>> = each.iter().map(chain).collect();
         let chains = chains.ok_or_else(misuse)?;
         let vocabulary = chains.first().map_or(0, |chain| chain.target_probs.vocabulary());
         run(py, chains.len().saturating_mul(vocabulary), || verify_chain(&chains, method))
@@ -184,9 +189,7 @@ pub(super) fn verify_chains<'py>(
 
     let py = target.py();
     let (draft, target) = Array::known_pair(draft, target, bfloat16).ok_or_else(misuse)?;
-    let numbers = Numbers { token_ids, uniforms, lengths, bonus_token_ids };
-    let requests = numbers.requests(width)?;
-    let method = method_of(method)?;
-    let verdicts = by_dtype!(target.dtype, typed(py, draft, target, &requests, method))?;
-    requests.answer(py, &verdicts)
+    let (each, rows, method) = (requests.each()?, [draft, Some(target)], method_of(method)?);
+    let verdicts = by_dtype!(target.dtype, typed(py, rows, &requests, &each, method))?;
+    requests.answer(py, &each, &verdicts)
 }
