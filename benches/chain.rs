@@ -18,7 +18,7 @@ mod common;
 
 const VOCABULARY: usize = 128_256;
 const DRAFTED: usize = 4;
-const CHAINS: usize = 10;
+const CHAINS: usize = 5;
 
 fn main() {
     let mut criterion = Criterion::default()

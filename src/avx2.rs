@@ -6,12 +6,14 @@
 
 use std::arch::x86_64::{
     __m256d, _mm_add_pd, _mm_add_sd, _mm_cvtsd_f64, _mm_unpackhi_pd, _mm256_add_pd,
-    _mm256_castpd256_pd128, _mm256_extractf128_pd, _mm256_or_si256, _mm256_setzero_pd,
-    _mm256_setzero_si256,
+    _mm256_castpd_si256, _mm256_castpd256_pd128, _mm256_castsi256_pd, _mm256_extractf128_pd,
+    _mm256_max_pd, _mm256_min_pd, _mm256_mul_pd, _mm256_or_si256, _mm256_set1_pd,
+    _mm256_setzero_pd, _mm256_setzero_si256, _mm256_slli_epi64, _mm256_sub_pd,
 };
 use std::mem::MaybeUninit;
 
-use crate::lanes::{Instructions, LANES};
+use crate::exp::{HIGHEST, LOWEST, ROUND};
+use crate::lanes::{Instructions, LANES, Portable};
 use crate::registers::{Group, GroupOf, Vector};
 use crate::scalar::{Scalar, Wide};
 
@@ -137,5 +139,41 @@ impl Instructions for Avx2 {
                 slots_rest.copy_from_slice(&group[..slots_rest.len()]);
             }
         }
+    }
+
+    /// A maximum or minimum of which one is NaN is the second operand.
+    #[inline(always)]
+    fn split_exponents<T: Scalar>(
+        logits: &[T],
+        reference: f64,
+        scale: f64,
+        fractions: &mut [MaybeUninit<f64>],
+        powers: &mut [MaybeUninit<f64>],
+    ) {
+        let (groups, rest) = logits.as_chunks::<LANES>();
+        let (fractions, fractions_rest) = fractions.as_chunks_mut::<LANES>();
+        let (powers, powers_rest) = powers.as_chunks_mut::<LANES>();
+        // SAFETY: the processor has AVX2, FMA and F16C: `Path::run` has seen to it.
+        unsafe {
+            let (reference, scale) = (_mm256_set1_pd(reference), _mm256_set1_pd(scale));
+            let (lowest, highest) = (_mm256_set1_pd(LOWEST), _mm256_set1_pd(HIGHEST));
+            let round = _mm256_set1_pd(ROUND);
+            for ((group, fractions), powers) in groups.iter().zip(fractions).zip(powers) {
+                let mut registers = T::load(group).0.widened();
+                let mut found = registers;
+                // No closures, which would not be inlined.
+                for (register, power) in registers.iter_mut().zip(&mut found) {
+                    let t = _mm256_mul_pd(_mm256_sub_pd(*register, reference), scale);
+                    let t = _mm256_min_pd(highest, _mm256_max_pd(lowest, t));
+                    let shifted = _mm256_add_pd(t, round);
+                    *register = _mm256_sub_pd(t, _mm256_sub_pd(shifted, round));
+                    let bits = _mm256_slli_epi64(_mm256_castpd_si256(shifted), 52);
+                    *power = _mm256_castsi256_pd(bits);
+                }
+                registers.write(fractions);
+                found.write(powers);
+            }
+        }
+        Portable::split_exponents(rest, reference, scale, fractions_rest, powers_rest);
     }
 }

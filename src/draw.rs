@@ -134,22 +134,22 @@ impl<W: Weights> Kernel for SumPass<W> {
 /// The sum of the weights of a sub-block in the fixed order.
 #[inline(always)]
 pub(crate) fn lane_sum(weights: &[f64]) -> f64 {
-    lane_sum_of(weights, |weight| *weight)
-}
-
-/// The sum of what the entries of a sub-block weigh, in the fixed order.
-#[inline(always)]
-pub(crate) fn lane_sum_of<T>(entries: &[T], weight: impl Fn(&T) -> f64) -> f64 {
-    let (groups, rest) = entries.as_chunks::<LANES>();
+    let (groups, rest) = weights.as_chunks::<LANES>();
     let mut lanes = [0.0; LANES];
     for group in groups {
-        for (lane, entry) in lanes.iter_mut().zip(group) {
-            *lane += weight(entry);
+        for (lane, weight) in lanes.iter_mut().zip(group) {
+            *lane += weight;
         }
     }
-    for (lane, entry) in lanes.iter_mut().zip(rest) {
-        *lane += weight(entry);
+    for (lane, weight) in lanes.iter_mut().zip(rest) {
+        *lane += weight;
     }
+    folded(lanes)
+}
+
+/// The sum of the lanes.
+#[inline(always)]
+pub(crate) fn folded(mut lanes: [f64; LANES]) -> f64 {
     for width in [8, 4, 2, 1] {
         for lane in 0..width {
             lanes[lane] += lanes[lane + width];

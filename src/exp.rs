@@ -9,6 +9,12 @@
 //! constant term 1 (Remez' exchange in 50 digits), so that powers of integers are exact. That error
 //! is 4.67e-11, the rounding of coefficients and operations adds less than 1e-15.
 
+use std::mem::MaybeUninit;
+
+use crate::draw::{folded, lane_sum};
+use crate::lanes::{Instructions, LANES, SUB_BLOCK, written};
+use crate::scalar::Scalar;
+
 /// The polynomial's coefficients, from the constant term on.
 const COEFFICIENTS: [f64; 8] = [
     1.0,
@@ -23,27 +29,76 @@ const COEFFICIENTS: [f64; 8] = [
 
 /// Adding it to a number below 2^51 rounds that to an integer, which with the bias of the exponent
 /// is then in the lowest bits.
-const ROUND: f64 = 6_755_399_441_055_744.0 + 1023.0;
+pub(crate) const ROUND: f64 = 6_755_399_441_055_744.0 + 1023.0;
 
 /// Exponents beyond are taken for these: the first gives 0, the other 2^1023.
-const LOWEST: f64 = -1023.0;
-const HIGHEST: f64 = 1023.0;
+pub(crate) const LOWEST: f64 = -1023.0;
+pub(crate) const HIGHEST: f64 = 1023.0;
 
 /// 2^t to within 5e-11 of its value, for -1022 <= t <= 1023; exactly 0 below -1022.5 and for -inf,
 /// the last power of two from 1023 on; NaN for NaN.
 #[inline(always)]
 pub(crate) fn exp2(t: f64) -> f64 {
-    let [c0, c1, c2, c3, c4, c5, c6, c7] = COEFFICIENTS;
+    let (fraction, power) = split_exponent(t);
+    power_of(fraction) * power
+}
+
+/// The fraction `t - k` and the power 2^k.
+#[inline(always)]
+pub(crate) fn split_exponent(t: f64) -> (f64, f64) {
     // In this order of operands a NaN stays.
     let t = if LOWEST > t { LOWEST } else { t };
     let t = if HIGHEST < t { HIGHEST } else { t };
     let shifted = t + ROUND;
-    let r = t - (shifted - ROUND);
-    // Pairs and squares leave less to wait for than one term after the other.
-    let (square, low, high) = (r * r, (c0 + c1 * r, c2 + c3 * r), (c4 + c5 * r, c6 + c7 * r));
-    let polynomial = (low.0 + low.1 * square) + (high.0 + high.1 * square) * (square * square);
     // The lowest 11 bits are the exponent of a float64; of -1023 they are 0, and so is the float.
-    polynomial * f64::from_bits(shifted.to_bits() << 52)
+    (t - (shifted - ROUND), f64::from_bits(shifted.to_bits() << 52))
+}
+
+/// The polynomial. Pairs and squares leave less to wait for than one term after the other.
+#[inline(always)]
+fn power_of(fraction: f64) -> f64 {
+    let [c0, c1, c2, c3, c4, c5, c6, c7] = COEFFICIENTS;
+    let (r, square) = (fraction, fraction * fraction);
+    let (low, high) = ((c0 + c1 * r, c2 + c3 * r), (c4 + c5 * r, c6 + c7 * r));
+    (low.0 + low.1 * square) + (high.0 + high.1 * square) * (square * square)
+}
+
+/// The sum of 2^((logit - reference) * scale) over a sub-block in the fixed order. With `slots`,
+/// every power is written there.
+///
+/// Two loops with buffers between them: in a single one an entry takes so many operations, each
+/// waiting for the one before, that the processor cannot look ahead to enough other entries.
+#[inline(always)]
+pub(crate) fn powers<I: Instructions, T: Scalar>(
+    logits: &[T],
+    reference: f64,
+    scale: f64,
+    slots: Option<&mut [f64]>,
+) -> f64 {
+    let mut buffers = [[MaybeUninit::uninit(); SUB_BLOCK]; 2];
+    let [fractions, powers] = &mut buffers;
+    let (fractions, powers) = (&mut fractions[..logits.len()], &mut powers[..logits.len()]);
+    I::split_exponents(logits, reference, scale, fractions, powers);
+    // SAFETY: all slots have been written: they are as many as the logits.
+    let (fractions, powers) = unsafe { (written(fractions), written(powers)) };
+    if let Some(slots) = slots {
+        for ((slot, fraction), power) in slots.iter_mut().zip(&*fractions).zip(&*powers) {
+            *slot = power_of(*fraction) * power;
+        }
+        return lane_sum(slots);
+    }
+    let ((fractions, rest), (powers, powers_rest)) =
+        (fractions.as_chunks::<LANES>(), powers.as_chunks::<LANES>());
+    let mut lanes = [0.0; LANES];
+    for (fractions, powers) in fractions.iter().zip(powers) {
+        for lane in 0..LANES {
+            lanes[lane] += power_of(fractions[lane]) * powers[lane];
+        }
+    }
+    for (lane, (fraction, power)) in rest.iter().zip(powers_rest).enumerate() {
+        lanes[lane] += power_of(*fraction) * power;
+    }
+    folded(lanes)
 }
 
 /// A positive number of whatever size: `mantissa * 2^exponent`.

@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 
 #[cfg(target_arch = "x86_64")]
 use crate::avx2::Avx2;
+use crate::exp::split_exponent;
 use crate::float_env;
 use crate::row::{RowMut, Source};
 use crate::scalar::{Scalar, Wide};
@@ -160,6 +161,15 @@ pub(crate) trait Instructions {
         divisor: &Self::Divisor<T::Wide>,
         slots: &mut [MaybeUninit<T>],
     );
+
+    /// Write fraction and power, as of `exp::split_exponent`, of every (logit - reference) * scale.
+    fn split_exponents<T: Scalar>(
+        logits: &[T],
+        reference: f64,
+        scale: f64,
+        fractions: &mut [MaybeUninit<f64>],
+        powers: &mut [MaybeUninit<f64>],
+    );
 }
 
 /// Plain loops, for any processor.
@@ -223,6 +233,21 @@ impl Instructions for Portable {
     ) {
         for ((slot, draft), target) in slots.iter_mut().zip(draft).zip(target) {
             slot.write(T::narrow(excess(draft.widen(), target.widen()) / *divisor));
+        }
+    }
+
+    #[inline(always)]
+    fn split_exponents<T: Scalar>(
+        logits: &[T],
+        reference: f64,
+        scale: f64,
+        fractions: &mut [MaybeUninit<f64>],
+        powers: &mut [MaybeUninit<f64>],
+    ) {
+        for ((logit, fraction), power) in logits.iter().zip(fractions).zip(powers) {
+            let split = split_exponent((logit.logit() - reference) * scale);
+            fraction.write(split.0);
+            power.write(split.1);
         }
     }
 }

@@ -65,8 +65,19 @@ pub trait Group: Copy {
     unsafe fn divisor(mass: Self::Wide, entries: usize) -> Self::Divisor;
     /// The quotients, rounded as IEEE divisions are.
     unsafe fn divided_by(self, divisor: &Self::Divisor) -> Self;
+    /// As float64; register `k` holds the entries from `4 k` on.
+    unsafe fn widened(self) -> [__m256d; 4];
+
     /// Add entry `j` to lane `j`; register `k` holds the lanes from `4 k` on.
-    unsafe fn add_to(self, lanes: &mut [__m256d; 4]);
+    #[inline(always)]
+    unsafe fn add_to(self, lanes: &mut [__m256d; 4]) {
+        // SAFETY: the processor has AVX2: see `Entries`.
+        unsafe {
+            for (lane, entry) in lanes.iter_mut().zip(self.widened()) {
+                *lane = _mm256_add_pd(*lane, entry);
+            }
+        }
+    }
 }
 
 /// Eight float32 in each register.
@@ -133,15 +144,15 @@ impl Group for [__m256; 2] {
     }
 
     #[inline(always)]
-    unsafe fn add_to(self, lanes: &mut [__m256d; 4]) {
+    unsafe fn widened(self) -> [__m256d; 4] {
         // SAFETY: the processor has AVX2: see `Entries`.
         unsafe {
-            for half in 0..2 {
-                let low = _mm256_cvtps_pd(_mm256_castps256_ps128(self[half]));
-                let high = _mm256_cvtps_pd(_mm256_extractf128_ps(self[half], 1));
-                lanes[2 * half] = _mm256_add_pd(lanes[2 * half], low);
-                lanes[2 * half + 1] = _mm256_add_pd(lanes[2 * half + 1], high);
-            }
+            [
+                _mm256_cvtps_pd(_mm256_castps256_ps128(self[0])),
+                _mm256_cvtps_pd(_mm256_extractf128_ps(self[0], 1)),
+                _mm256_cvtps_pd(_mm256_castps256_ps128(self[1])),
+                _mm256_cvtps_pd(_mm256_extractf128_ps(self[1], 1)),
+            ]
         }
     }
 }
@@ -211,11 +222,8 @@ impl Group for [__m256d; 4] {
     }
 
     #[inline(always)]
-    unsafe fn add_to(self, lanes: &mut [__m256d; 4]) {
-        for quarter in 0..4 {
-            // SAFETY: the processor has AVX2: see `Entries`.
-            lanes[quarter] = unsafe { _mm256_add_pd(lanes[quarter], self[quarter]) };
-        }
+    unsafe fn widened(self) -> [__m256d; 4] {
+        self
     }
 }
 
