@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 DATA = Path(__file__).parents[1] / "python" / "draftverify" / "data"
 LIMIT = 1_000_000
 
-# Requests and the drafted token to start from. Of request 1 the first two tokens go to the context:
-# its other two are the ones worth showing, and all four do not fit.
-CHAINS = ((1, 2), (2, 0), (5, 0))
+# Requests, the drafted token to start from and the one to end before: whole chains do not fit. Of
+# request 1 the first two tokens go to the context. In request 6 a token that the target likes far
+# better than the draft follows two that it likes less: there block verification gains.
+CHAINS = ((5, 0, 1), (6, 0, 3), (1, 2, 4))
 
 # Texts are kept of the ids that lead a row, and of all that a residual gives at least this much.
 LEADERS = 16
@@ -53,12 +54,13 @@ def main() -> None:
     target_rows: list[int] = []
     kept_contexts: list[str] = []
     kept_indptr = [0]
-    for request, start in CHAINS:
-        first, end = int(indptr[request]), int(indptr[request + 1])
+    for request, start, end in CHAINS:
+        first = int(indptr[request])
         moved = "".join(vocab[token] for token in ids[first : first + start])
         kept_contexts.append(contexts[request] + moved)
-        rows.extend(range(first + start, end))
-        target_rows.extend(row + request for row in range(first + start, end))
+        chain = range(first + start, first + end)
+        rows.extend(chain)
+        target_rows.extend(row + request for row in chain)
         kept_indptr.append(len(rows))
     draft, target = source["draft_logits"][rows], source["target_logits"][target_rows]
 

@@ -1,7 +1,7 @@
-"""`python -m draftverify demo`: recorded drafts of a real model, verified token by token.
+"""`python -m draftverify demo`: recorded drafts of a real model, verified by two methods.
 
-What is shown is gathered here as plain data, which `--json` prints as it is; `_demo_text` makes
-text of it. The TypedDicts are the document: their keys stay.
+What is shown is gathered here as plain data, which `--json` prints as it is; `_demo_text` says what
+is in it, and makes text of it.
 """
 
 from __future__ import annotations
@@ -11,88 +11,30 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any, TypedDict
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftverify import __version__, _demo_text, accept_residual, speculative_decode_step
+from draftverify import (
+    __version__,
+    _demo_text,
+    accept_residual,
+    acceptance_rate,
+    expected_tokens_block,
+    expected_tokens_by_position,
+    speculative_decode_step,
+    verify_chain,
+)
 from draftverify._demo_data import Extract, load
-from draftverify._machine import Machine, machine
+from draftverify._demo_text import Chain, Entry, Outcome, Replacement, Report, Step, Timing
+from draftverify._machine import machine
 
 GOLDEN_RATIO = 0.6180339887498949
 LARGEST = 5
 ROUNDS = 50
-
-
-class Entry(TypedDict):
-    """A token and its probability in a residual."""
-
-    token_id: int
-    text: str
-    prob: float
-
-
-class Step(TypedDict):
-    """A drafted token that was visited."""
-
-    token_id: int
-    text: str
-    accept_prob: float
-    uniform: float
-    kept: bool
-    mass: float
-    residual_largest: list[Entry]
-
-
-class Replacement(Entry):
-    """The token drawn from the residual of a rejected one."""
-
-    uniform: float
-
-
-class Chain(TypedDict):
-    """The drafted tokens of one request, up to the first rejection."""
-
-    context: str
-    draft_token_ids: list[int]
-    draft_texts: list[str]
-    steps: list[Step]
-    replacement: Replacement | None
-    emitted_token_ids: list[int]
-    emitted_text: str
-
-
-class Acceptance(TypedDict):
-    """How many tokens were kept, and how many were to be expected."""
-
-    visited: int
-    kept: int
-    observed: float
-    expected: float
-
-
-class Timing(TypedDict):
-    """Medians over calls in turns in one process."""
-
-    vocabulary_size: int
-    dtype: str
-    calls: int
-    step_seconds: float
-    numpy_seconds: float
-    numpy_over_step: float
-
-
-class Report(TypedDict):
-    """All that the demo shows."""
-
-    versions: dict[str, str]
-    machine: Machine
-    uniforms: list[float]
-    chains: list[Chain]
-    acceptance: Acceptance
-    timing: Timing
 
 
 def add_parser(commands: Any) -> None:
@@ -100,8 +42,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "demo",
         help="verify recorded drafts of a real model, token by token",
-        description="Verify recorded drafts of SmolLM2-135M-Instruct, token by token: what is "
-        "kept, what replaces the rest, and how long a step takes beside NumPy.",
+        description="Verify recorded drafts of SmolLM2-135M-Instruct, token by token and block by "
+        "block: what is kept, what replaces the rest, and how long a step takes beside NumPy.",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document, numbers at full precision"
@@ -126,9 +68,11 @@ def stated_uniforms(count: int) -> list[float]:
 def report(extract: Extract) -> Report:
     """Walk all chains of the extract, and time a step."""
     uniforms = stated_uniforms(len(extract.draft_token_ids) + len(extract.contexts))
-    chains = [walk(extract, chain, uniforms) for chain in range(len(extract.contexts))]
+    chains = walk(extract, uniforms)
     steps = [step for chain in chains for step in chain["steps"]]
+    visited = [step["visited"] for step in steps]
     kept = sum(step["kept"] for step in steps)
+    rates = acceptance_rate(extract.draft_probs[visited], extract.target_probs[visited])
     return {
         "versions": {
             "draftverify": __version__,
@@ -139,61 +83,134 @@ def report(extract: Extract) -> Report:
         "uniforms": uniforms,
         "chains": chains,
         "acceptance": {
-            "visited": len(steps),
+            "visited": sum(visited),
             "kept": kept,
-            "observed": kept / len(steps),
-            "expected": sum(1.0 - step["mass"] for step in steps) / len(steps),
+            "observed": kept / sum(visited),
+            "expected": float(rates.mean()),
+        },
+        "tokens_per_step": {
+            "standard": {
+                "observed": _mean(chain["num_accepted"] + 1 for chain in chains),
+                "expected": _mean(
+                    expected_tokens_by_position([step["accept_prob"] for step in chain["steps"]])
+                    for chain in chains
+                ),
+            },
+            "block": {
+                "observed": _mean(chain["block"]["num_accepted"] + 1 for chain in chains),
+                "expected": _mean(
+                    expected_tokens_block([step["ratio"] for step in chain["steps"]])
+                    for chain in chains
+                ),
+            },
         },
         "timing": _measure(extract),
     }
 
 
-def walk(extract: Extract, chain: int, uniforms: Sequence[float]) -> Chain:
-    """Verify the drafted tokens of a chain up to the first rejection.
+def walk(extract: Extract, uniforms: Sequence[float]) -> list[Chain]:
+    """Verify all chains by both methods.
 
     A chain owns one uniform per drafted token, and one more for the draw that may follow.
     """
-    rows = slice(*extract.indptr[chain : chain + 2].tolist())
-    own = uniforms[rows.start + chain : rows.stop + chain + 1]
+    standard = _outcomes(extract, uniforms, "standard")
+    block = _outcomes(extract, uniforms, "block")
+    chains: list[Chain] = []
+    for chain, context in enumerate(extract.contexts):
+        rows = extract.rows(chain)
+        tokens: list[int] = extract.draft_token_ids[rows].tolist()
+        own = uniforms[rows.start + chain : rows.stop + chain + 1]
+        chains.append(
+            {
+                "context": context,
+                "draft_token_ids": tokens,
+                "draft_texts": [extract.text(token) for token in tokens],
+                "steps": _steps(extract, rows, own, standard[chain]["num_accepted"]),
+                **standard[chain],
+                "block": block[chain],
+            }
+        )
+    return chains
+
+
+def _steps(
+    extract: Extract, rows: slice, uniforms: Sequence[float], num_accepted: int
+) -> list[Step]:
     tokens: list[int] = extract.draft_token_ids[rows].tolist()
     accept_probs, residuals, masses = accept_residual(
         extract.draft_probs[rows], extract.target_probs[rows], tokens
     )
-    steps: list[Step] = []
-    replacement: Replacement | None = None
-    for position, token in enumerate(tokens):
-        step: Step = {
+    ratios = extract.ratios(rows)
+    _, *joint_ratios = _joint(ratios)
+    return [
+        {
             "token_id": token,
             "text": extract.text(token),
             "accept_prob": float(accept_probs[position]),
-            "uniform": own[position],
-            "kept": own[position] < accept_probs[position].item(),
+            "uniform": uniforms[position],
+            "visited": position <= num_accepted,
+            "kept": position < num_accepted,
+            "ratio": ratios[position],
+            "joint_ratio": joint_ratios[position],
             "mass": float(masses[position]),
             "residual_largest": _largest(extract, residuals[position]),
         }
-        steps.append(step)
-        if not step["kept"]:
-            drawn = inverse_cdf(residuals[position], own[-1])
-            replacement = {**_entry(extract, residuals[position], drawn), "uniform": own[-1]}
-            break
-    emitted = [step["token_id"] for step in steps if step["kept"]]
-    if replacement is not None:
-        emitted.append(replacement["token_id"])
-    return {
-        "context": extract.contexts[chain],
-        "draft_token_ids": tokens,
-        "draft_texts": [extract.text(token) for token in tokens],
-        "steps": steps,
-        "replacement": replacement,
-        "emitted_token_ids": emitted,
-        "emitted_text": "".join(extract.text(token) for token in emitted),
-    }
+        for position, token in enumerate(tokens)
+    ]
 
 
-def inverse_cdf(law: NDArray[np.float32], uniform: float) -> int:
-    """Draw the first id at which the running sum of a law exceeds `uniform` times its sum."""
-    running = np.cumsum(law, dtype=np.float64)
-    return int(np.searchsorted(running, uniform * running[-1], side="right"))
+def _outcomes(
+    extract: Extract, uniforms: Sequence[float], method: Literal["standard", "block"]
+) -> list[Outcome]:
+    """Verify all chains in one call, and look up what it answers."""
+    requests, vocabulary = len(extract.contexts), extract.target_probs.shape[1]
+    num_accepted, token_ids = verify_chain(
+        extract.draft_probs,
+        extract.target_probs,
+        extract.draft_token_ids,
+        uniforms,
+        indptr=extract.indptr,
+        method=method,
+        # The bonus rows are not recorded: an id of no token stands for what they would give.
+        bonus_token_ids=[vocabulary] * requests,
+    )
+    outcomes: list[Outcome] = []
+    for chain, kept in enumerate(num_accepted.tolist()):
+        rows = extract.rows(chain)
+        *emitted, last = token_ids[chain, : kept + 1].tolist()
+        replacement: Replacement | None = None
+        if last != vocabulary:
+            # Standard draws from the row's residual, block from that of a target scaled down.
+            scale = _joint(extract.ratios(rows))[kept] if method == "block" else 1.0
+            row = slice(rows.start + kept, rows.start + kept + 1)
+            residual = accept_residual(
+                extract.draft_probs[row],
+                scale * extract.target_probs[row],
+                extract.draft_token_ids[row],
+            )[1]
+            replacement = {
+                **_entry(extract, residual[0], last),
+                "uniform": uniforms[rows.stop + chain],
+            }
+            emitted.append(last)
+        outcomes.append(
+            {
+                "num_accepted": kept,
+                "replacement": replacement,
+                "emitted_token_ids": emitted,
+                "emitted_text": "".join(extract.text(token) for token in emitted),
+            }
+        )
+    return outcomes
+
+
+def _joint(ratios: Sequence[float]) -> list[float]:
+    """Multiply the ratios up, capped at 1 at each: that of no token, of the first, and so on."""
+    return list(accumulate(ratios, lambda joint, ratio: min(joint * ratio, 1.0), initial=1.0))
+
+
+def _mean(numbers: Iterable[float]) -> float:
+    return float(np.mean(list(numbers)))
 
 
 def _largest(extract: Extract, residual: NDArray[np.float32]) -> list[Entry]:

@@ -20,6 +20,20 @@ class Extract(NamedTuple):
     contexts: list[str]
     token_texts: dict[int, str]
 
+    def rows(self, chain: int) -> slice:
+        """Tell which rows a chain owns."""
+        return slice(*self.indptr[chain : chain + 2].tolist())
+
+    def ratios(self, rows: slice) -> list[float]:
+        """Divide the target's probabilities of drafted tokens by the draft's, in float64."""
+        tokens = self.draft_token_ids[rows, None]
+        draft, target = (
+            np.take_along_axis(probs[rows], tokens, axis=1)[:, 0].astype(np.float64)
+            for probs in (self.draft_probs, self.target_probs)
+        )
+        ratios: list[float] = (target / draft).tolist()
+        return ratios
+
     def text(self, token: int) -> str:
         """Look a token up; the extract has the texts of those likely to be seen."""
         return self.token_texts.get(token, f"<id {token}>")
