@@ -199,8 +199,18 @@ FAULTS = (
         "if False:",
     ),
     # Ids of rows.
-    tokens("the dtype of ids unchecked", "rows", 'if ids.dtype.kind not in "iu":', "if False:"),
-    tokens("bool ids accepted", "rows", 'not in "iu":', 'not in "iub":'),
+    tokens(
+        "the dtype of ids unchecked",
+        "rows",
+        '    if array.dtype.kind not in "iu":\n        message = f"{name}: expected integers',
+        '    if False:\n        message = f"{name}: expected integers',
+    ),
+    tokens(
+        "bool ids accepted",
+        "rows",
+        '    if array.dtype.kind in "iu":\n        return array\n',
+        '    if array.dtype.kind in "iub":\n        return array\n',
+    ),
     tokens(
         "bools in a list of ids accepted",
         "rows",
@@ -221,28 +231,37 @@ FAULTS = (
         "    if False:",
     ),
     tokens(
-        "masked ids accepted", "rows", "if isinstance(token_ids, np.ma.MaskedArray):", "if False:"
+        "masked ids accepted", "rows", "if isinstance(numbers, np.ma.MaskedArray):", "if False:"
     ),
     # Kinds, dtypes and devices.
-    arrays("mixed libraries accepted", "errors", "if kind is not other:", "if False:"),
+    arrays(
+        "mixed libraries accepted",
+        "errors",
+        "if any(other is not kind for other in kinds):",
+        "if False:",
+    ),
     arrays(
         "mixed dtypes promoted",
         "errors",
-        "    dtype, other_dtype = kind.dtype(draft_probs), kind.dtype(target_probs)\n",
-        "    if isinstance(draft_probs, np.ndarray) and isinstance(target_probs, np.ndarray):\n"
-        "        common = np.result_type(draft_probs, target_probs)\n"
-        "        draft_probs = draft_probs.astype(common)\n"
-        "        target_probs = target_probs.astype(common)\n"
-        "    dtype, other_dtype = kind.dtype(draft_probs), kind.dtype(target_probs)\n",
+        "    dtypes = [kind.dtype(array) for array in arrays.values()]\n",
+        "    if all(isinstance(array, np.ndarray) for array in arrays.values()):\n"
+        "        common = np.result_type(*arrays.values())\n"
+        "        arrays = {name: np.asarray(array, common) for name, array in arrays.items()}\n"
+        "    dtypes = [kind.dtype(array) for array in arrays.values()]\n",
     ),
     arrays(
         "other dtypes not refused here",
         "errors",
-        "if dtype != other_dtype or dtype not in DTYPES:",
-        "if dtype != other_dtype:",
+        "if len(set(dtypes)) > 1 or dtypes[0] not in DTYPES:",
+        "if len(set(dtypes)) > 1:",
     ),
-    arrays("devices that differ accepted", "errors", "if device != other_device:", "if False:"),
-    arrays("other devices not refused", "errors", 'if device != "cpu":', "if False:"),
+    arrays("devices that differ accepted", "errors", "if len(set(devices)) > 1:", "if False:"),
+    arrays(
+        "other devices not refused",
+        "errors",
+        'if devices[0].partition(":")[0] != "cpu":',
+        "if False:",
+    ),
     kinds(
         "masked arrays accepted",
         "errors",
@@ -267,11 +286,11 @@ FAULTS = (
         "        if not in_memory(array):",
         "        if False:",
     ),
-    arrays(
+    kinds(
         "tensors without memory seen by the short way",
-        "errors",
-        "if not (in_memory(draft_probs) and in_memory(target_probs)):",
-        "if False:",
+        "errors tricks",
+        "return view if held else None",
+        "return view",
     ),
     # Torch's results and views.
     kinds(
@@ -291,7 +310,7 @@ FAULTS = (
     api(
         "NumPy's accept probabilities for Torch",
         "rows",
-        'return rows.kind.wrap(accepted, "float64")',
+        'return rows.kind.wrap(accepted, "float64", rows.device)',
         "return accepted",
     ),
     api(
@@ -312,20 +331,20 @@ FAULTS = (
     arrays(
         "dtypes swapped in a message",
         "errors",
-        "{dtype} and {other_dtype}; convert",
-        "{other_dtype} and {dtype}; convert",
+        "{' and '.join(dtypes)}; convert",
+        "{' and '.join(dtypes[::-1])}; convert",
     ),
     arrays(
         "libraries swapped in a message",
         "errors",
-        "type_name(draft_probs)} and {type_name(target_probs)}",
-        "type_name(target_probs)} and {type_name(draft_probs)}",
+        '" and ".join(map(type_name, arrays.values()))',
+        '" and ".join(map(type_name, reversed(arrays.values())))',
     ),
     arrays(
         "the other argument named in a message",
         "errors",
-        'other = kind_of("target_probs", target_probs)',
-        'other = kind_of("draft_probs", target_probs)',
+        "kinds = [kind_of(name, array) for name, array",
+        'kinds = [kind_of("draft_probs", array) for _, array',
     ),
     api(
         "the token checked before the shapes",

@@ -153,8 +153,8 @@ fn step_of_arrays<'py>(
 /// ----------
 /// draft_probs : array, shape (V,)
 ///     The draft model's probabilities: finite, not negative, summing to one. float16, bfloat16,
-///     float32 or float64; a NumPy array, a Torch CPU tensor, or a list of numbers (taken as
-///     float64). Any strides, alignment and byte order.
+///     float32 or float64; a NumPy array, a Torch or JAX array on the CPU, or a list of numbers
+///     (taken as float64). Any strides, alignment and byte order.
 /// target_probs : array, shape (V,)
 ///     The target model's probabilities over the same vocabulary: same library, dtype and device.
 /// drafted_token : int

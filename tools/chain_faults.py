@@ -1,0 +1,101 @@
+"""The faults that `seed_faults.py` puts into what the chains need beyond rows."""
+
+from __future__ import annotations
+
+from faults import Fault
+
+
+def drafted(name: str, old: str, new: str) -> Fault:
+    """Spoil how the requests are found in the arrays."""
+    return Fault(name, "chain_errors chains", "_drafted.py", old, new)
+
+
+def logits(name: str, old: str, new: str) -> Fault:
+    """Spoil what chains of logits take."""
+    return Fault(name, "chain_logits", "_logits.py", old, new)
+
+
+CHAIN_FAULTS = (
+    drafted("unknown methods accepted", "if method not in METHODS:", "if False:"),
+    drafted(
+        "both layouts at once accepted",
+        "if lengths is not None and indptr is not None:",
+        "if False:",
+    ),
+    drafted(
+        "no uniforms accepted",
+        "if uniforms is None and not greedy:",
+        "if uniforms is None and False:",
+    ),
+    drafted(
+        "the target's rows uncounted",
+        "(*(extended if more else leading), vocabulary)",
+        "rows.target.shape",
+    ),
+    drafted(
+        "the draft's rows uncounted",
+        "rows.views[0], (*leading, vocabulary)",
+        "rows.views[0], rows.views[0].shape",
+    ),
+    drafted(
+        "the uniforms uncounted",
+        '_expect_shape("uniforms", numbers.uniforms, extended)',
+        "pass",
+    ),
+    drafted("empty rows accepted", "not 0 < target.shape[-1]", "not 0 <= target.shape[-1]"),
+    drafted("a falling indptr accepted", "indptr[-1] != tokens or falls:", "indptr[-1] != tokens:"),
+    drafted("an indptr that begins late", "not good or indptr[0] != 0", "not good"),
+    drafted("an indptr that ends early", " or indptr[-1] != tokens", ""),
+    drafted("lengths beyond the width", "if not 0 <= length <= width:", "if not 0 <= length:"),
+    drafted("negative lengths", "if not 0 <= length <= width:", "if not length <= width:"),
+    drafted("negative bonus ids", "if not 0 <= token <= _LARGEST_ID:", "if token > _LARGEST_ID:"),
+    drafted("bonus ids beyond int32", "if not 0 <= token <= _LARGEST_ID:", "if not 0 <= token:"),
+    drafted("a row more with bonus ids", "more = numbers.bonus_token_ids is None", "more = True"),
+    Fault(
+        "float16 uniforms accepted",
+        "chain_errors",
+        "_tokens.py",
+        "numbers.dtype.itemsize not in {4, 8}",
+        "numbers.dtype.itemsize not in {2, 4, 8}",
+    ),
+    Fault(
+        "int64 results of chains",
+        "chains",
+        "_chains.py",
+        'rows.kind.wrap(part, "int32", rows.device)',
+        'rows.kind.wrap(part.astype("int64"), "int64", rows.device)',
+    ),
+    Fault(
+        "NumPy's results for other libraries",
+        "chains",
+        "_chains.py",
+        'rows.kind.wrap(part, "int32", rows.device)',
+        "part",
+    ),
+    Fault(
+        "the draft's rows not used",
+        "chains",
+        "_chains.py",
+        "None if draft_probs is None else rows.draft",
+        "None",
+    ),
+    logits(
+        "the draft's temperature not used",
+        '_number("draft_temperature", draft_temperature)',
+        "target_temperature",
+    ),
+    logits("top_k not used", '0 if top_k is None else _integer("top_k", top_k)', "0"),
+    logits("top_p not used", '1.0 if top_p is None else _number("top_p", top_p)', "1.0"),
+    logits("min_p not used", '0.0 if min_p is None else _number("min_p", min_p)', "0.0"),
+    logits("drafts never filtered", "filtered = bool(filter_draft)", "filtered = False"),
+    logits("a negative top_k accepted", "if negative.any():", "if False:"),
+    logits("settings of other shapes accepted", "setting.shape != (requests.count,)", "False"),
+    logits("uniforms needed at temperature 0", " or bool(np.all(target_temperature == 0))", ""),
+    Fault(
+        "rates that are not floats",
+        "statistics",
+        "_statistics.py",
+        "rates.item() if len(draft) == 1",
+        "rates[0] if len(draft) == 1",
+    ),
+)
