@@ -107,7 +107,7 @@ def measure(library: str) -> None:
     gc.freeze()  # what the libraries have made so far need not be looked through each time
     small = [(call, often) for call in (*inputs.answered(), *inputs.refused())]
     for number, (call, times) in enumerate([*small, *((call, 60) for call in inputs.large())]):
-        for _ in range(times // 3):
+        for _ in range(times):  # what is made once is made by now
             call()
         gc.collect()
         blocks, resident = sys.getallocatedblocks(), resident_bytes()

@@ -26,6 +26,8 @@ from draftverify import (
     set_num_threads,
     speculative_decode_step,
     speedup,
+    verify_chain,
+    verify_chain_logits,
 )
 from kinds import need
 
@@ -41,6 +43,7 @@ def test_all_lists_the_public_names_and_no_others() -> None:
     assert sorted(draftverify.__all__) == sorted([*shown, "__version__"])
     assert shown == [
         "AcceptResidual",
+        "ChainVerdict",
         "accept_probs",
         "accept_residual",
         "acceptance_rate",
@@ -52,6 +55,8 @@ def test_all_lists_the_public_names_and_no_others() -> None:
         "set_num_threads",
         "speculative_decode_step",
         "speedup",
+        "verify_chain",
+        "verify_chain_logits",
     ]
 
 
@@ -80,6 +85,31 @@ def test_signatures() -> None:
     assert parameters(best_draft_length) == [rate, cost, ("longest", keyword, 64)]
     assert parameters(expected_tokens_by_position) == [("rates", either, none)]
     assert parameters(expected_tokens_block) == [("ratios", either, none)]
+    assert parameters(verify_chain) == [
+        *rows,
+        ids,
+        ("uniforms", either, none),
+        ("lengths", keyword, None),
+        ("indptr", keyword, None),
+        ("method", keyword, "standard"),
+        ("bonus_token_ids", keyword, None),
+    ]
+    assert parameters(verify_chain_logits) == [
+        ("draft_logits", either, none),
+        ("target_logits", either, none),
+        ids,
+        ("uniforms", either, none),
+        ("temperature", keyword, 1.0),
+        ("draft_temperature", keyword, None),
+        ("top_k", keyword, None),
+        ("top_p", keyword, None),
+        ("min_p", keyword, None),
+        ("filter_draft", keyword, False),
+        ("lengths", keyword, None),
+        ("indptr", keyword, None),
+        ("method", keyword, "standard"),
+        ("bonus_token_ids", keyword, None),
+    ]
     assert parameters(get_num_threads) == []
     assert parameters(set_num_threads) == [("threads", either, none)]
 

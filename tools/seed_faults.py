@@ -1,8 +1,8 @@
 """Seed faults into copies of the Python layer, and see that the tests catch every one.
 
-Each fault of `faults.py` and `chain_faults.py` goes into a copy of the installed package, which the
-tests then import in its stead. Prints which test caught each; ends with status 1 if a fault survives,
-no longer fits the source, or breaks more than it should.
+Each fault of `faults.py` and `chain_faults.py` goes into a copy of the installed package, which
+the tests then import in its stead. Prints which test caught each; ends with status 1 if a fault
+survives, no longer fits the source, or breaks more than it should.
 
     python tools/seed_faults.py            # all faults, some minutes
     python tools/seed_faults.py mixed out  # those with one of these words in their name

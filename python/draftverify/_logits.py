@@ -45,9 +45,11 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
         ``-inf`` is a probability of 0.
     target_logits : array, shape (B, K + 1, V) or (T + B, V)
         The target model's logits; (B, K, V) or (T, V) with ``bonus_token_ids``.
-    draft_token_ids, uniforms, lengths, indptr, method, bonus_token_ids
-        As for `verify_chain`. The uniforms must be independent of each other and of all randomness
-        that the tokens were drafted with. They may be None where all requests are greedy.
+    draft_token_ids : array or list of int, shape (B, K) or (T,)
+        As for `verify_chain`.
+    uniforms : array or list of float, shape (B, K + 1) or (T + B,), or None
+        As for `verify_chain`: independent of each other and of all randomness that the tokens were
+        drafted with. None is allowed where all requests are greedy.
     temperature : float or array of float, shape (B,), default 1.0
         What the target's logits are divided by: finite and not negative. 0 verifies a request by
         ``method="greedy"``.
@@ -68,6 +70,14 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
         and None keep all.
     filter_draft : bool, default False
         Whether the draft's laws were filtered in the same way.
+    lengths : array or list of int, shape (B,), optional
+        As for `verify_chain`.
+    indptr : array or list of int, shape (B + 1,), optional
+        As for `verify_chain`.
+    method : {"standard", "block", "greedy"}, default "standard"
+        As for `verify_chain`.
+    bonus_token_ids : array or list of int, shape (B,), optional
+        As for `verify_chain`.
 
     Returns
     -------
