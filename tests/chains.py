@@ -15,11 +15,11 @@ JUST_BELOW_ONE = np.nextafter(1.0, 0.0)
 class Batch(NamedTuple):
     """Requests in the padded layout. What is behind a request's tokens is garbage."""
 
-    draft: NDArray[Any]
-    target: NDArray[Any]
-    ids: NDArray[np.int64]
-    uniforms: NDArray[np.float64]
-    lengths: NDArray[np.int64]
+    draft: Any
+    target: Any
+    ids: Any
+    uniforms: Any
+    lengths: Any
 
     def alone(self, request: int) -> Batch:
         """One request in arrays just wide enough."""

@@ -7,7 +7,6 @@ comparisons, and the fallbacks for what only rounding can bring about.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,9 +27,9 @@ def verify_chain(
     draft_token_ids: Any,
     uniforms: Any,
     *,
-    lengths: Sequence[int] | None = None,
+    lengths: Any = None,
     method: str = "standard",
-    bonus_token_ids: Sequence[int] | None = None,
+    bonus_token_ids: Any = None,
 ) -> PlainVerdict:
     """Verify drafted tokens (B, K) with draft (B, K, V), target (B, K+1, V), uniforms (B, K+1)."""
     requests, longest = draft_token_ids.shape

@@ -168,7 +168,7 @@ def test_other_devices_are_named() -> None:
 def test_numbers(method: Any) -> None:
     where = "at position 2 of request 1"
     for token in (-1, 8, 2**40):
-        says = ("draft_token_ids", f"got {token} {where}", "from 0 to 7")
+        says: tuple[str, ...] = ("draft_token_ids", f"got {token} {where}", "from 0 to 7")
         refuses(ValueError, *says, draft_token_ids=put(1, 2, value=token), method=method)
     for uniform in (1.0, -0.25, np.inf, np.nan):
         says = ("uniforms", f"got {uniform!r} {where}")
@@ -183,7 +183,11 @@ def test_numbers(method: Any) -> None:
 
 
 def test_padding_by_minus_one() -> None:
-    says = ("draft_token_ids", "-1 at position 1 of request 2", "pass lengths")
+    says: tuple[str, ...] = (
+        "draft_token_ids",
+        "-1 at position 1 of request 2",
+        "pass lengths",
+    )
     refuses(ValueError, *says, draft_token_ids=put(2, 1, value=-1), lengths=None)
     says = ("draft_token_ids", "got -2 at position 3 of request 2")
     refuses(ValueError, *says, draft_token_ids=put(2, 3, value=-2), lengths=None)

@@ -16,7 +16,7 @@ from draftverify import testing, verify_chain, verify_chain_logits
 from draftverify.testing import Feed
 from kinds import DTYPES, need
 
-METHODS = ("standard", "block", "greedy")
+METHODS: tuple[Any, ...] = ("standard", "block", "greedy")
 Floats = NDArray[np.float64]
 
 
@@ -58,7 +58,8 @@ def test_the_law_from_logits(method: Any, one_hot: bool) -> None:
 def test_a_table_of_the_paper_on_an_even_grid() -> None:
     """Sun et al., section 2: 10/9 tokens by token verification, 11/9 by block verification."""
     two = testing.t2(2)
-    for method, grid, expected in (("standard", 6, "10/9"), ("block", 12, "11/9")):
+    cases: list[tuple[Any, int, str]] = [("standard", 6, "10/9"), ("block", 12, "11/9")]
+    for method, grid, expected in cases:
         verify = partial(verify_chain, method=method)
         found = testing.law_of(verify, two, method=method, grid=grid)
         assert str(found.expected_accepted) == expected
@@ -96,7 +97,7 @@ def softmax(logits: NDArray[Any], temperature: float = 1.0) -> Floats:
     scaled = logits.astype(np.float64) / temperature
     powers = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
     total: Floats = powers.sum(axis=-1, keepdims=True)
-    return powers / total
+    return np.asarray(powers / total)
 
 
 def plain_standard(
@@ -137,7 +138,7 @@ def test_recorded_rows_beside_plain_numpy(dtype: str) -> None:
         many = [np.broadcast_to(part[rows], (count, *part[rows].shape)) for part in (draft, target)]
         ids = np.broadcast_to(tokens[rows], (count, length))
         bonus = np.full(count, 2**31 - 1)
-        verdict = verify_chain(*many, ids, uniforms, bonus_token_ids=bonus)
+        verdict = verify_chain(many[0], many[1], ids, uniforms, bonus_token_ids=bonus)
         expected = plain_standard(draft[rows], target[rows], tokens[rows], uniforms)
         assert emitted_by(verdict) == expected
         assert len({tuple(row) for row in expected}) > 3
@@ -159,7 +160,7 @@ def test_recorded_logits_beside_plain_numpy(dtype: str, temperature: float) -> N
         ids = np.broadcast_to(tokens[rows], (count, length))
         bonus = np.full(count, 2**31 - 1)
         verdict = verify_chain_logits(
-            *many, ids, uniforms, bonus_token_ids=bonus, temperature=temperature
+            many[0], many[1], ids, uniforms, bonus_token_ids=bonus, temperature=temperature
         )
         assert emitted_by(verdict) == plain_standard(
             draft[rows], target[rows], tokens[rows], uniforms

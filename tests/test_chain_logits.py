@@ -13,7 +13,7 @@ from chains import Batch, batch
 from draftverify import ChainVerdict, verify_chain_logits
 from kinds import KINDS, Kind, need, refused
 
-METHODS = ("standard", "block", "greedy")
+METHODS: tuple[Any, ...] = ("standard", "block", "greedy")
 ARRAYS = tuple(kind for kind in KINDS if kind.library.name != "list")
 FILTERS: list[dict[str, Any]] = [
     {},
@@ -42,7 +42,7 @@ def law(
 ) -> NDArray[np.float64]:
     """Filter the law of one row in the plainest way."""
     if temperature == 0:
-        return np.eye(len(logits))[int(np.argmax(logits))]
+        return np.asarray(np.eye(len(logits))[int(np.argmax(logits))])
     scaled = logits.astype(np.float64) / temperature
     probs = np.exp(scaled - scaled.max())
     probs /= probs.sum()
@@ -185,7 +185,7 @@ def test_a_draft_of_temperature_0_is_certain() -> None:
 def test_greedy_requests_need_no_uniforms() -> None:
     found = logits_of(batch("float32", 12, 3, 20, seed=6))
     wanted = call(found, method="greedy")
-    none = found._replace(uniforms=None)  # type: ignore[arg-type]
+    none = found._replace(uniforms=None)
     for options in ({"method": "greedy"}, {"temperature": 0}, {"temperature": np.zeros(12)}):
         same(call(none, **options), wanted)
     half = np.resize([0.0, 1.0], 12)
@@ -262,7 +262,7 @@ def test_bad_logits_that_are_read(method: Any) -> None:
         target = row.copy()
         target[1, 2, 4] = value
         arguments = row[:, :2], target, ids, uniforms
-        says = ("target_logits", f"got {value} at index 4 at position 2 {where}")
+        says: tuple[str, ...] = ("target_logits", f"got {value} at index 4 at position 2 {where}")
         if method == "greedy":
             arguments[2][1] = 0
         refused(ValueError, lambda a=arguments: verify_chain_logits(*a, method=method), says=says)

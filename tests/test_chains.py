@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import draftverify
 import plain_chain
@@ -16,11 +15,11 @@ from draftverify import ChainVerdict, verify_chain
 from kinds import DTYPES, KINDS, Kind, need
 from processes import run_python
 
-METHODS = ("standard", "block", "greedy")
+METHODS: tuple[Any, ...] = ("standard", "block", "greedy")
 ARRAYS = tuple(kind for kind in KINDS if kind.library.name != "list")
 
 
-def verify(found: Batch, **options: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+def verify(found: Batch, **options: Any) -> Any:
     verdict = verify_chain(found.draft, found.target, found.ids, found.uniforms, **options)
     assert type(verdict) is ChainVerdict
     for part in verdict:
@@ -30,7 +29,7 @@ def verify(found: Batch, **options: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     return verdict
 
 
-def same(got: tuple[Any, Any], expected: tuple[Any, Any]) -> None:
+def same(got: Any, expected: Any) -> None:
     for part, other in zip(got, expected, strict=True):
         np.testing.assert_array_equal(part, other, strict=True)
 
@@ -45,12 +44,12 @@ def test_every_kind_agrees_with_the_plain_twin(kind: Kind, method: Any, vocabula
         expected = plain_chain.verify_chain(
             draft, found.target, found.ids, found.uniforms, lengths=found.lengths, method=method
         )
-        arrays = [
+        arrays: list[Any] = [
             None if rows is None else kind.library.array(rows) for rows in (draft, found.target)
         ]
         before = [None if rows is None else kind.library.contents(rows) for rows in arrays]
         verdict = verify_chain(
-            *arrays, found.ids, found.uniforms, lengths=found.lengths, method=method
+            arrays[0], arrays[1], found.ids, found.uniforms, lengths=found.lengths, method=method
         )
         same(tuple(map(kind.library.plain, verdict)), expected)
         after = [None if rows is None else kind.library.contents(rows) for rows in arrays]
@@ -62,7 +61,8 @@ def test_every_kind_agrees_with_the_plain_twin(kind: Kind, method: Any, vocabula
 @pytest.mark.parametrize("method", METHODS)
 def test_lists(method: Any) -> None:
     found = batch("float64", 6, 3, 5)
-    full = Batch(*(np.nan_to_num(part, neginf=0.5) for part in found[:2]), *found[2:])
+    draft, target = (np.nan_to_num(part, neginf=0.5) for part in found[:2])
+    full = found._replace(draft=draft, target=target)
     lists = [part.tolist() for part in full[:4]]
     verdict = verify_chain(*lists, lengths=found.lengths.tolist(), method=method)
     same(verdict, verify(found, lengths=found.lengths, method=method))

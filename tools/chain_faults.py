@@ -89,7 +89,7 @@ CHAIN_FAULTS = (
     logits("min_p not used", '0.0 if min_p is None else _number("min_p", min_p)', "0.0"),
     logits("drafts never filtered", "filtered = bool(filter_draft)", "filtered = False"),
     logits("a negative top_k accepted", "if negative.any():", "if False:"),
-    logits("settings of other shapes accepted", "setting.shape != (requests.count,)", "False"),
+    logits("settings of other shapes accepted", "setting.shape != (requests.number,)", "False"),
     logits("uniforms needed at temperature 0", " or bool(np.all(target_temperature == 0))", ""),
     Fault(
         "rates that are not floats",

@@ -46,9 +46,9 @@ def rows_of(arrays: dict[str, object], function: str | None = None) -> Rows:
     Kinds are checked before dtypes and these before devices. `function` is what would need a kernel
     for other devices.
     """
-    found = _plain(*arrays.values())
-    if found is not None:
-        return found
+    plain = _plain(*arrays.values())
+    if plain is not None:
+        return plain
     names = " and ".join(arrays)
     kinds = [kind_of(name, array) for name, array in arrays.items()]
     kind = kinds[0]
@@ -153,6 +153,7 @@ def _plain(*arrays: Any) -> Rows | None:
     None for anything else: then it is looked at more closely.
     """
     names: set[str | None]
+    kind: Kind
     if {type(array) for array in arrays} == {np.ndarray}:
         names = {_NUMPY_DTYPES.get(array.dtype) for array in arrays}
         kind, views = NUMPY, arrays

@@ -32,7 +32,7 @@ class Requests(NamedTuple):
     without one the requests follow each other. Without `lengths` the tokens end where -1 begins.
     """
 
-    count: int
+    number: int
     width: int | None
     lengths: NDArray[np.int64] | None
     token_ids: NDArray[np.int64]

@@ -140,9 +140,9 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
         rows = rows_of(arrays, "verify_chain_logits")
     requests = requests_of(numbers, rows, tuple(arrays))
     for name, setting in settings.items():
-        if isinstance(setting, np.ndarray) and setting.shape != (requests.count,):
+        if isinstance(setting, np.ndarray) and setting.shape != (requests.number,):
             message = (
-                f"{name}: expected one number or shape ({requests.count},), got {setting.shape}; "
+                f"{name}: expected one number or shape ({requests.number},), got {setting.shape}; "
                 f"pass one for each request"
             )
             raise ValueError(message)

@@ -80,7 +80,8 @@ class Numbers:
         """Hand a result to the caller: a Python number, or an array of the caller's library."""
         if result.ndim == 0:
             return result.item()
-        kind, device = NUMPY, "cpu"
+        kind: Kind = NUMPY
+        device = "cpu"
         if self._library is not None:
             _, array, kind = self._library
             device = kind.device(array)

@@ -30,7 +30,7 @@ pub(super) type Answer<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray2<i3
 /// The numbers are copies: nobody changes them between a check and its use.
 #[derive(FromPyObject)]
 pub(super) struct Requests {
-    count: usize,
+    number: usize,
     width: Option<usize>,
     #[pyo3(from_py_with = numbers_of)]
     lengths: Option<Vec<i64>>,
@@ -71,7 +71,7 @@ impl Requests {
             start += self.width.unwrap_or(length);
             Ok(request)
         };
-        (0..self.count).map(request).collect()
+        (0..self.number).map(request).collect()
     }
 
     /// How many tokens of a request stand in front of a run of -1.
