@@ -135,6 +135,8 @@ def _vocabulary(name: str, target: NDArray[Any], ndim: int) -> int:
     if target.ndim != ndim or not 0 < target.shape[-1] <= _LARGEST_ID:
         layout = "(B, K, V)" if ndim > 2 else "(T, V)"  # noqa: PLR2004 - as it says
         cure = "leave indptr out for padded rows" if ndim == 2 else "pass indptr for flat rows"  # noqa: PLR2004
+        if target.ndim == ndim:
+            cure = "pass rows over a vocabulary whose ids are int32"
         message = (
             f"{name}: expected rows like {layout} with V from 1 to {_LARGEST_ID}, got "
             f"{target.shape}; {cure}"
