@@ -47,6 +47,16 @@ pub(crate) fn accept<T: Scalar, S: Source<T>>(
     target: S,
     token: i64,
 ) -> Result<f64, Error> {
+    let (draft, target) = entries(draft, target, token)?;
+    Ok(ratio(draft, target))
+}
+
+/// The entries of both rows at a token that the draft can have proposed, checked.
+pub(crate) fn entries<T: Scalar>(
+    draft: impl Source<T>,
+    target: impl Source<T>,
+    token: i64,
+) -> Result<(T, T), Error> {
     let index = proposed(draft, token)?;
     let entries = (draft.entry(index), target.entry(index));
     for (argument, entry) in [(Argument::Draft, entries.0), (Argument::Target, entries.1)] {
@@ -59,7 +69,7 @@ pub(crate) fn accept<T: Scalar, S: Source<T>>(
             });
         }
     }
-    Ok(ratio(entries.0, entries.1))
+    Ok(entries)
 }
 
 /// Whether an entry is finite and not negative. Entries above 1 are computed as given.

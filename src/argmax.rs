@@ -1,15 +1,13 @@
 //! The most probable id of a row.
 
-use std::marker::PhantomData;
-
 use crate::lanes::{Instructions, Kernel, LANES, Path, SUB_BLOCK};
-use crate::row::Source;
+use crate::row::{Row, Source};
 use crate::scalar::{Scalar, Wide};
 
 /// The lowest of the ids whose entry is the largest, and whether some entry of the row may be no
 /// probability. The row is not empty.
-pub(crate) fn argmax<T: Scalar, S: Source<T>>(path: Path, row: S) -> (usize, bool) {
-    let Largest { start, value, suspect } = path.run(LargestPass { row, entries: PhantomData });
+pub(crate) fn argmax<T: Scalar>(path: Path, row: Row<'_, T>) -> (usize, bool) {
+    let Largest { start, value, suspect } = path.run(LargestPass { row });
     let end = row.len().min(start + SUB_BLOCK);
     let found = (start..end).find(|id| row.entry(*id).widen() == value);
     (found.unwrap_or(start), suspect)
@@ -22,12 +20,11 @@ struct Largest<W> {
     suspect: bool,
 }
 
-struct LargestPass<T, S> {
-    row: S,
-    entries: PhantomData<T>,
+struct LargestPass<'a, T> {
+    row: Row<'a, T>,
 }
 
-impl<T: Scalar, S: Source<T>> Kernel for LargestPass<T, S> {
+impl<T: Scalar> Kernel for LargestPass<'_, T> {
     type Output = Largest<T::Wide>;
 
     #[inline(always)]

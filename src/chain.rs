@@ -71,29 +71,23 @@ pub(crate) struct Drafted<'a> {
 }
 
 impl Drafted<'_> {
-    /// Check that a chain has as many rows as its tokens need. `names` are those of the arguments,
-    /// the draft's first.
-    pub(crate) fn expect_rows<T: Scalar>(
+    /// Check that the chain of a request has as many rows as its tokens need, and its numbers.
+    /// `names` are those of the rows' arguments, the draft's first.
+    pub(crate) fn check<T: Scalar>(
         &self,
+        method: Method,
         names: [&'static str; 2],
         draft: Option<Rows<'_, T>>,
         target: Rows<'_, T>,
-    ) -> Result<(), Error> {
-        let length = self.token_ids.len();
-        if let Some(draft) = draft {
-            expect(names[0], "rows", draft.len(), length)?;
-            expect(names[0], "entries a row", draft.vocabulary(), target.vocabulary())?;
-        }
-        expect(names[1], "rows", target.len(), length + usize::from(self.bonus_token_id.is_none()))
-    }
-
-    /// Check the numbers of the chain of a request.
-    pub(crate) fn check(
-        &self,
-        method: Method,
-        vocabulary: usize,
         request: usize,
     ) -> Result<(), Error> {
+        let (length, vocabulary) = (self.token_ids.len(), target.vocabulary());
+        if let Some(draft) = draft.filter(|_| method != Method::Greedy) {
+            expect(names[0], "rows", draft.len(), length)?;
+            expect(names[0], "entries a row", draft.vocabulary(), vocabulary)?;
+        }
+        let more = usize::from(self.bonus_token_id.is_none());
+        expect(names[1], "rows", target.len(), length + more)?;
         for (position, token) in self.token_ids.iter().enumerate() {
             let place = Place::Position { request, position };
             in_vocabulary(*token, vocabulary).map_err(|error| error.at(place))?;
@@ -101,7 +95,7 @@ impl Drafted<'_> {
         if method == Method::Greedy {
             return Ok(());
         }
-        expect("uniforms", "numbers", self.uniforms.len(), self.token_ids.len() + 1)?;
+        expect("uniforms", "numbers", self.uniforms.len(), length + 1)?;
         let bad = self.uniforms.iter().position(|uniform| !(0.0..1.0).contains(uniform));
         bad.map_or(Ok(()), |position| {
             let place = Place::Position { request, position };
@@ -178,19 +172,20 @@ impl Drafted<'_> {
                 return Ok(verdict(position, most_probable));
             }
         }
-        let length = self.token_ids.len();
-        match self.bonus_token_id {
-            Some(id) => Ok(Verdict { num_accepted: length, final_token_id: id }),
-            None => Ok(verdict(length, positions.most_probable(length)?)),
-        }
+        self.bonus(|length| positions.most_probable(length))
     }
 
-    /// The bonus token.
+    /// The verdict where all are kept, with the bonus token drawn from the target.
     fn all_kept(self, positions: &mut impl Positions) -> Result<Verdict, Error> {
+        self.bonus(|length| positions.draw_target(length, self.uniforms[length]))
+    }
+
+    /// The verdict where all are kept, with the bonus token as it was given, else as `id` answers.
+    fn bonus(self, id: impl FnOnce(usize) -> Result<usize, Error>) -> Result<Verdict, Error> {
         let length = self.token_ids.len();
         match self.bonus_token_id {
             Some(id) => Ok(Verdict { num_accepted: length, final_token_id: id }),
-            None => Ok(verdict(length, positions.draw_target(length, self.uniforms[length])?)),
+            None => Ok(verdict(length, id(length)?)),
         }
     }
 }

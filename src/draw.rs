@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::lanes::{Instructions, Kernel, LANES, Path, SUB_BLOCK};
+use crate::lanes::{Instructions, Kernel, Path, SUB_BLOCK};
 use crate::parallel;
 use crate::residual::Workers;
 use crate::tree::Tree;
@@ -129,31 +129,4 @@ impl<W: Weights> Kernel for SumPass<W> {
         }
         (sums, suspect)
     }
-}
-
-/// The sum of the weights of a sub-block in the fixed order.
-#[inline(always)]
-pub(crate) fn lane_sum(weights: &[f64]) -> f64 {
-    let (groups, rest) = weights.as_chunks::<LANES>();
-    let mut lanes = [0.0; LANES];
-    for group in groups {
-        for (lane, weight) in lanes.iter_mut().zip(group) {
-            *lane += weight;
-        }
-    }
-    for (lane, weight) in lanes.iter_mut().zip(rest) {
-        *lane += weight;
-    }
-    folded(lanes)
-}
-
-/// The sum of the lanes.
-#[inline(always)]
-pub(crate) fn folded(mut lanes: [f64; LANES]) -> f64 {
-    for width in [8, 4, 2, 1] {
-        for lane in 0..width {
-            lanes[lane] += lanes[lane + width];
-        }
-    }
-    lanes[0]
 }

@@ -11,8 +11,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::draw::{folded, lane_sum};
-use crate::lanes::{Instructions, LANES, SUB_BLOCK, written};
+use crate::lanes::{Instructions, LANES, SUB_BLOCK, folded, lane_sum, written};
 use crate::scalar::Scalar;
 
 /// The polynomial's coefficients, from the constant term on.

@@ -133,6 +133,33 @@ pub(crate) fn sub_blocks(len: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(SUB_BLOCK).map(move |start| (start, SUB_BLOCK.min(len - start)))
 }
 
+/// The sum of at most a sub-block of entries in the fixed order.
+#[inline(always)]
+pub(crate) fn lane_sum<W: Wide>(entries: &[W]) -> f64 {
+    let (groups, rest) = entries.as_chunks::<LANES>();
+    let mut lanes = [0.0; LANES];
+    for group in groups {
+        for (lane, entry) in lanes.iter_mut().zip(group) {
+            *lane += entry.to_f64();
+        }
+    }
+    for (lane, entry) in lanes.iter_mut().zip(rest) {
+        *lane += entry.to_f64();
+    }
+    folded(lanes)
+}
+
+/// The lanes folded 8-4-2-1.
+#[inline(always)]
+pub(crate) fn folded(mut lanes: [f64; LANES]) -> f64 {
+    for width in [8, 4, 2, 1] {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+    }
+    lanes[0]
+}
+
 /// What is done with one sub-block, in the terms of some processor.
 ///
 /// Draft, target and slots have the same length, at most that of a sub-block.
@@ -206,22 +233,8 @@ impl Instructions for Portable {
             slot.write(excess(draft.widen(), target.widen()));
         }
         // SAFETY: the loop has written all slots: draft and target are as many.
-        let (groups, rest) = unsafe { written(slots) }.as_chunks::<LANES>();
-        let mut lanes = [0.0; LANES];
-        for group in groups {
-            for (lane, entry) in lanes.iter_mut().zip(group) {
-                *lane += entry.to_f64();
-            }
-        }
-        for (lane, entry) in lanes.iter_mut().zip(rest) {
-            *lane += entry.to_f64();
-        }
-        for width in [8, 4, 2, 1] {
-            for lane in 0..width {
-                lanes[lane] += lanes[lane + width];
-            }
-        }
-        (lanes[0], seen & T::SUSPECT != T::Bits::default())
+        let sum = lane_sum(unsafe { written(slots) });
+        (sum, seen & T::SUSPECT != T::Bits::default())
     }
 
     #[inline(always)]

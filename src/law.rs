@@ -9,11 +9,11 @@
 use std::f64::consts::LOG2_E;
 use std::ops::{Range, RangeInclusive};
 
-use crate::draw::{Sums, Weights, lane_sum};
+use crate::draw::{Sums, Weights};
 use crate::error::{Argument, Error, Place};
 use crate::exp::powers;
 use crate::filter::{Cut, Filters};
-use crate::lanes::{Instructions, Path, Portable, SUB_BLOCK};
+use crate::lanes::{Instructions, Path, Portable, SUB_BLOCK, lane_sum};
 use crate::maxima::Maxima;
 use crate::residual::Workers;
 use crate::row::{Row, Source};

@@ -115,10 +115,8 @@ impl<'a, T: Scalar> LogitsChain<'a, T> {
         }
         self.filters.check(request)?;
         let names = ["draft_logits", "target_logits"];
-        let method = self.method(method);
-        let draft = self.draft_logits.filter(|_| method != Method::Greedy);
-        self.drafted().expect_rows(names, draft, self.target_logits)?;
-        self.drafted().check(method, self.target_logits.vocabulary(), request)
+        let (draft, target) = (self.draft_logits, self.target_logits);
+        self.drafted().check(self.method(method), names, draft, target, request)
     }
 
     /// Verify a chain that was checked.

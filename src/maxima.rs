@@ -4,7 +4,6 @@
 //! at again.
 
 use std::cmp::Ordering;
-use std::marker::PhantomData;
 
 use crate::error::{Argument, Error};
 use crate::lanes::{Instructions, Kernel, LANES, Path, SUB_BLOCK};
@@ -24,10 +23,7 @@ pub(crate) struct Maxima<'a, T> {
 impl<'a, T: Scalar> Maxima<'a, T> {
     /// An error if a logit is NaN or +inf, or all are -inf.
     pub(crate) fn of(path: Path, argument: Argument, row: Row<'a, T>) -> Result<Self, Error> {
-        let (blocks, bad) = match row.as_slice() {
-            Some(row) => path.run(MaximaPass { row, entries: PhantomData }),
-            None => path.run(MaximaPass { row, entries: PhantomData }),
-        };
+        let (blocks, bad) = path.run(MaximaPass { row });
         let largest = blocks.iter().copied().fold(f64::NEG_INFINITY, larger);
         if bad || largest == f64::NEG_INFINITY {
             return Err(bad_logit(argument, row));
@@ -103,12 +99,11 @@ pub(crate) fn more_probable(one: &(usize, f64), other: &(usize, f64)) -> Orderin
     other.1.total_cmp(&one.1).then(one.0.cmp(&other.0))
 }
 
-struct MaximaPass<T, S> {
-    row: S,
-    entries: PhantomData<T>,
+struct MaximaPass<'a, T> {
+    row: Row<'a, T>,
 }
 
-impl<T: Scalar, S: Source<T>> Kernel for MaximaPass<T, S> {
+impl<T: Scalar> Kernel for MaximaPass<'_, T> {
     /// The maxima of the sub-blocks, and whether some logit is NaN or +inf.
     type Output = (Vec<f64>, bool);
 

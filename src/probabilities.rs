@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use crate::accept::{is_probability, proposed};
+use crate::accept::entries;
 use crate::argmax::argmax;
 use crate::chain::{Drafted, Method, Positions, Verdict};
-use crate::draw::{Sums, Weights, lane_sum};
+use crate::draw::{Sums, Weights};
 use crate::error::{Argument, Error, Place};
-use crate::lanes::{Instructions, Path, SUB_BLOCK, excess};
+use crate::lanes::{Instructions, Path, SUB_BLOCK, excess, lane_sum};
 use crate::residual::{SHARED_ROW, Workers, look};
 use crate::row::{Row, Source};
 use crate::rows::Rows;
@@ -67,10 +67,9 @@ pub fn verify_chain<T: Scalar>(
     method: Method,
 ) -> Result<Vec<Verdict>, Error> {
     for (request, chain) in chains.iter().enumerate() {
-        let draft = chain.draft_probs.filter(|_| method != Method::Greedy);
         let names = ["draft_probs", "target_probs"];
-        chain.drafted().expect_rows(names, draft, chain.target_probs)?;
-        chain.drafted().check(method, chain.target_probs.vocabulary(), request)?;
+        let (draft, target) = (chain.draft_probs, chain.target_probs);
+        chain.drafted().check(method, names, draft, target, request)?;
     }
     let vocabulary = chains.first().map_or(1, |chain| chain.target_probs.vocabulary());
     each_row(chains.len(), vocabulary, |request, workers| {
@@ -106,40 +105,38 @@ impl<'a, T: Scalar> Probabilities<'a, T> {
         self.chain.target_probs.row(position)
     }
 
-    /// The draft at the position of a drafted token.
-    fn draft(&self, position: usize) -> Draft<'a, T> {
+    /// The rows at the position of a drafted token.
+    fn pair(&self, position: usize) -> Pair<'a, T> {
+        let target = self.target(position);
         let token = self.chain.draft_token_ids[position];
-        let one_hot = Draft::OneHot { len: self.target(position).len(), token: Some(token) };
-        self.chain.draft_probs.map_or(one_hot, |rows| Draft::Row(rows.row(position)))
+        let one_hot = Draft::OneHot { len: target.len(), token: Some(token) };
+        let draft = self.chain.draft_probs.map_or(one_hot, |rows| Draft::Row(rows.row(position)));
+        Pair { draft, target }
     }
 
     /// The entries of draft and target at the drafted token, widened and checked.
     fn entries(&self, position: usize) -> Result<(f64, f64), Error> {
-        let (draft, target) = (self.draft(position), self.target(position));
         let token = self.chain.draft_token_ids[position];
-        let found = proposed(draft, token).and_then(|index| {
-            Ok((
-                probability(Argument::Draft, draft, index)?,
-                probability(Argument::Target, target, index)?,
-            ))
-        });
-        found.map_err(|error| error.at(self.place(position)))
+        let Pair { draft, target } = self.pair(position);
+        let found = entries(draft, target, token);
+        let (draft, target) = found.map_err(|error| error.at(self.place(position)))?;
+        Ok((draft.to_f64(), target.to_f64()))
     }
 
     /// The sums of a row's weights, if all that was read are probabilities.
     fn sums<W: Weights>(
         &self,
         position: usize,
-        draft: Draft<'_, T>,
+        pair: Pair<'_, T>,
         weights: W,
     ) -> Result<Sums, Error> {
         let sums = Sums::of(self.path, self.workers, weights);
         let checked = || {
             if sums.suspect {
-                if let Draft::Row(row) = draft {
+                if let Draft::Row(row) = pair.draft {
                     look(Argument::Draft, row)?;
                 }
-                look(Argument::Target, self.target(position))?;
+                look(Argument::Target, pair.target)?;
             }
             if sums.mass.is_finite() {
                 Ok(())
@@ -154,11 +151,11 @@ impl<'a, T: Scalar> Probabilities<'a, T> {
     fn drawn<W: Weights>(
         &self,
         position: usize,
-        draft: Draft<'_, T>,
+        pair: Pair<'_, T>,
         weights: W,
         uniform: f64,
     ) -> Result<Option<usize>, Error> {
-        Ok(self.sums(position, draft, weights)?.draw(weights, uniform))
+        Ok(self.sums(position, pair, weights)?.draw(weights, uniform))
     }
 }
 
@@ -174,8 +171,8 @@ impl<T: Scalar> Positions for Probabilities<'_, T> {
     }
 
     fn residual_mass(&mut self, position: usize, scale: f64) -> Result<f64, Error> {
-        let (draft, target) = (self.draft(position), self.target(position));
-        Ok(self.sums(position, draft, Scaled { draft, target, scale })?.mass)
+        let pair = self.pair(position);
+        Ok(self.sums(position, pair, Scaled { pair, scale })?.mass)
     }
 
     fn draw_residual(
@@ -184,19 +181,19 @@ impl<T: Scalar> Positions for Probabilities<'_, T> {
         scale: Option<f64>,
         uniform: f64,
     ) -> Result<usize, Error> {
-        let (draft, target) = (self.draft(position), self.target(position));
+        let pair = self.pair(position);
         let drawn = match scale {
-            None => self.drawn(position, draft, Excess { draft, target }, uniform)?,
-            Some(scale) => self.drawn(position, draft, Scaled { draft, target, scale }, uniform)?,
+            None => self.drawn(position, pair, Excess(pair), uniform)?,
+            Some(scale) => self.drawn(position, pair, Scaled { pair, scale }, uniform)?,
         };
         drawn.map_or_else(|| self.draw_target(position, uniform), Ok)
     }
 
     fn draw_target(&mut self, position: usize, uniform: f64) -> Result<usize, Error> {
         let target = self.target(position);
-        let draft = Draft::OneHot { len: target.len(), token: None };
+        let pair = Pair { draft: Draft::OneHot { len: target.len(), token: None }, target };
         let (argument, place) = (Argument::Target, self.place(position));
-        let drawn = self.drawn(position, draft, Excess { draft, target }, uniform)?;
+        let drawn = self.drawn(position, pair, Excess(pair), uniform)?;
         drawn.ok_or(Error::NoToken { argument, place })
     }
 
@@ -212,21 +209,6 @@ impl<T: Scalar> Positions for Probabilities<'_, T> {
         } else {
             Err(Error::NoToken { argument, place })
         }
-    }
-}
-
-/// One entry, checked.
-fn probability<T: Scalar, S: Source<T>>(
-    argument: Argument,
-    row: S,
-    index: usize,
-) -> Result<f64, Error> {
-    let entry = row.entry(index);
-    let value = entry.to_f64();
-    if is_probability(entry) {
-        Ok(value)
-    } else {
-        Err(Error::Value { argument, place: Place::Only, index, value })
     }
 }
 
@@ -285,32 +267,58 @@ impl<T: Scalar> Source<T> for Draft<'_, T> {
     }
 }
 
-/// max(target - draft, 0) in the rows' arithmetic type.
+/// The rows of both models at a position.
 #[derive(Clone, Copy)]
-struct Excess<'a, T> {
+struct Pair<'a, T> {
     draft: Draft<'a, T>,
     target: Row<'a, T>,
 }
+
+impl<T: Scalar> Pair<'_, T> {
+    /// The entries of a sub-block, in place where possible, else copied to the buffers.
+    #[inline(always)]
+    fn load<'b>(
+        &'b self,
+        range: Range<usize>,
+        buffers: &'b mut [[T; SUB_BLOCK]; 2],
+    ) -> [&'b [T]; 2] {
+        let [draft, target] = buffers;
+        let (start, width) = (range.start, range.len());
+        [self.draft.load(start, width, draft), self.target.load(start, width, target)]
+    }
+
+    fn entry(&self, index: usize) -> (T, T) {
+        (self.draft.entry(index), self.target.entry(index))
+    }
+}
+
+/// Room for a sub-block of both rows.
+#[inline(always)]
+fn buffers<T: Scalar>() -> [[T; SUB_BLOCK]; 2] {
+    [[T::narrow(T::Wide::ZERO); SUB_BLOCK]; 2]
+}
+
+/// max(target - draft, 0) in the rows' arithmetic type.
+#[derive(Clone, Copy)]
+struct Excess<'a, T>(Pair<'a, T>);
 
 impl<T: Scalar> Weights for Excess<'_, T> {
     const SHARED: usize = SHARED_ROW;
 
     fn len(&self) -> usize {
-        Source::len(&self.target)
+        Source::len(&self.0.target)
     }
 
     #[inline(always)]
     fn sum<I: Instructions>(&self, range: Range<usize>) -> (f64, bool) {
-        let zero = T::narrow(T::Wide::ZERO);
-        let (mut draft, mut target) = ([zero; SUB_BLOCK], [zero; SUB_BLOCK]);
-        let draft = self.draft.load(range.start, range.len(), &mut draft);
-        let target = self.target.load(range.start, range.len(), &mut target);
+        let mut buffers = buffers();
+        let [draft, target] = self.0.load(range, &mut buffers);
         I::excess_sum(draft, target, None)
     }
 
     fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
         for (index, slot) in range.zip(slots) {
-            let (draft, target) = (self.draft.entry(index), self.target.entry(index));
+            let (draft, target) = self.0.entry(index);
             *slot = excess(draft.widen(), target.widen()).to_f64();
         }
     }
@@ -319,36 +327,41 @@ impl<T: Scalar> Weights for Excess<'_, T> {
 /// max(scale * target - draft, 0) in `f64`.
 #[derive(Clone, Copy)]
 struct Scaled<'a, T> {
-    draft: Draft<'a, T>,
-    target: Row<'a, T>,
+    pair: Pair<'a, T>,
     scale: f64,
+}
+
+impl<T: Scalar> Scaled<'_, T> {
+    #[inline(always)]
+    fn weight(&self, draft: T, target: T) -> f64 {
+        excess(draft.widen().to_f64(), self.scale * target.widen().to_f64())
+    }
 }
 
 impl<T: Scalar> Weights for Scaled<'_, T> {
     const SHARED: usize = SHARED_ROW;
 
     fn len(&self) -> usize {
-        Source::len(&self.target)
+        Source::len(&self.pair.target)
     }
 
     #[inline(always)]
     fn sum<I: Instructions>(&self, range: Range<usize>) -> (f64, bool) {
-        let zero = T::narrow(T::Wide::ZERO);
-        let (mut draft, mut target) = ([zero; SUB_BLOCK], [zero; SUB_BLOCK]);
-        let draft = self.draft.load(range.start, range.len(), &mut draft);
-        let target = self.target.load(range.start, range.len(), &mut target);
-        let (mut seen, mut buffer) = (T::Bits::default(), [0.0; SUB_BLOCK]);
-        for ((slot, draft), target) in buffer.iter_mut().zip(draft).zip(target) {
+        let width = range.len();
+        let (mut buffers, mut weights) = (buffers(), [0.0; SUB_BLOCK]);
+        let [draft, target] = self.pair.load(range, &mut buffers);
+        let mut seen = T::Bits::default();
+        for ((slot, draft), target) in weights.iter_mut().zip(draft).zip(target) {
             seen = seen | draft.bits() | target.bits();
-            *slot = excess(draft.widen().to_f64(), self.scale * target.widen().to_f64());
+            *slot = self.weight(*draft, *target);
         }
-        (lane_sum(&buffer[..range.len()]), seen & T::SUSPECT != T::Bits::default())
+        (lane_sum(&weights[..width]), seen & T::SUSPECT != T::Bits::default())
     }
 
     fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
         for (index, slot) in range.zip(slots) {
-            let (draft, target) = (self.draft.entry(index), self.target.entry(index));
-            *slot = excess(draft.widen().to_f64(), self.scale * target.widen().to_f64());
+            let (draft, target) = self.pair.entry(index);
+            *slot = self.weight(draft, target);
         }
     }
 }

@@ -4,10 +4,9 @@
 //! and Matias, ICML 2023 (arXiv 2211.17192), theorem 3.5 and corollary 3.6. Where both rows sum to
 //! one it is one minus the mass of the residual.
 
-use crate::draw::lane_sum;
 use crate::error::{Argument, Error, expect};
 use crate::float_env;
-use crate::lanes::{Instructions, Kernel, Path, SUB_BLOCK, sub_blocks};
+use crate::lanes::{Instructions, Kernel, Path, SUB_BLOCK, lane_sum, sub_blocks};
 use crate::parallel;
 use crate::residual::{CHUNK, SHARED_ROW, Workers, look};
 use crate::row::{Row, Source};

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-SUB_BLOCK, LANES = 256, 16
+from test_bits import block_sums, sub_block_sum, tree_sum
+
+SUB_BLOCK = 256
 Floats = NDArray[np.float64]
 
 
@@ -138,7 +140,7 @@ def draw(weights: Floats, uniform: float) -> int:
     threshold, before = uniform * mass(weights), 0.0
     for start in range(0, len(weights), SUB_BLOCK):
         entries = weights[start : start + SUB_BLOCK]
-        after = before + sub_block(entries)
+        after = before + sub_block_sum(entries)
         if after > threshold:
             return start + within(entries, before, threshold)
         before = after
@@ -157,20 +159,4 @@ def within(entries: Floats, running: float, threshold: float) -> int:
 
 
 def mass(weights: Floats) -> float:
-    return tree([sub_block(weights[i : i + SUB_BLOCK]) for i in range(0, len(weights), SUB_BLOCK)])
-
-
-def sub_block(entries: Floats) -> float:
-    lanes = [0.0] * LANES
-    for i, entry in enumerate(entries.tolist()):
-        lanes[i % LANES] += entry
-    for width in (8, 4, 2, 1):
-        lanes = [lanes[j] + lanes[j + width] for j in range(width)]
-    return lanes[0]
-
-
-def tree(leaves: list[float]) -> float:
-    if len(leaves) == 1:
-        return leaves[0]
-    split = 1 << ((len(leaves) - 1).bit_length() - 1)
-    return tree(leaves[:split]) + tree(leaves[split:])
+    return tree_sum(block_sums(weights))

@@ -46,10 +46,18 @@ CHAIN_FAULTS = (
     drafted("a falling indptr accepted", "indptr[-1] != tokens or falls:", "indptr[-1] != tokens:"),
     drafted("an indptr that begins late", "not good or indptr[0] != 0", "not good"),
     drafted("an indptr that ends early", " or indptr[-1] != tokens", ""),
-    drafted("lengths beyond the width", "if not 0 <= length <= width:", "if not 0 <= length:"),
-    drafted("negative lengths", "if not 0 <= length <= width:", "if not length <= width:"),
-    drafted("negative bonus ids", "if not 0 <= token <= _LARGEST_ID:", "if token > _LARGEST_ID:"),
-    drafted("bonus ids beyond int32", "if not 0 <= token <= _LARGEST_ID:", "if not 0 <= token:"),
+    drafted(
+        "lengths beyond the width",
+        "requests,))\n        expected = f",
+        "requests,))\n        longest = 2**40\n        expected = f",
+    ),
+    drafted(
+        "negative lengths and bonus ids", "if not 0 <= number <= largest:", "if number > largest:"
+    ),
+    drafted(
+        "lengths and bonus ids of any size", "if not 0 <= number <= largest:", "if number < 0:"
+    ),
+    drafted("bonus ids beyond int32", "bonus, _LARGEST_ID, expected", "bonus, 2**40, expected"),
     drafted("a row more with bonus ids", "more = numbers.bonus_token_ids is None", "more = True"),
     Fault(
         "float16 uniforms accepted",

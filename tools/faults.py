@@ -202,8 +202,8 @@ FAULTS = (
     tokens(
         "the dtype of ids unchecked",
         "rows",
-        '    if array.dtype.kind not in "iu":\n        message = f"{name}: expected integers',
-        '    if False:\n        message = f"{name}: expected integers',
+        "    raise TypeError(message)\n\n\ndef _on_host",
+        "    return array\n\n\ndef _on_host",
     ),
     tokens(
         "bool ids accepted",

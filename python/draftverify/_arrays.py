@@ -61,9 +61,11 @@ def rows_of(arrays: dict[str, object], function: str | None = None) -> Rows:
         raise TypeError(message)
     dtypes = [kind.dtype(array) for array in arrays.values()]
     if len(set(dtypes)) > 1 or dtypes[0] not in DTYPES:
+        both = len(dtypes) > 1
         message = (
-            f"{names}: expected one dtype{_for_both(arrays)}, out of {', '.join(DTYPES)}, got "
-            f"{' and '.join(dtypes)}; convert{_both(arrays)} to one of these"
+            f"{names}: expected one dtype{' for both' if both else ''}, out of "
+            f"{', '.join(DTYPES)}, got {' and '.join(dtypes)}; convert "
+            f"{'both' if both else 'it'} to one of these"
         )
         raise TypeError(message)
     devices = [kind.device(array) for array in arrays.values()]
@@ -84,14 +86,6 @@ def rows_of(arrays: dict[str, object], function: str | None = None) -> Rows:
             message = f"{name}: {error}"
             raise type(error)(message) from None
     return Rows(kind, dtypes[0], devices[0], tuple(views))
-
-
-def _for_both(arrays: dict[str, object]) -> str:
-    return " for both" if len(arrays) > 1 else ""
-
-
-def _both(arrays: dict[str, object]) -> str:
-    return " both" if len(arrays) > 1 else " it"
 
 
 def pair(draft_probs: object, target_probs: object) -> Rows:

@@ -115,17 +115,15 @@ def requests_of(numbers: Numbers, rows: Rows, names: tuple[str, ...]) -> Request
     if numbers.uniforms is not None:
         _expect_shape("uniforms", numbers.uniforms, extended)
     if numbers.lengths is not None:
-        lengths = _padded_lengths(numbers.lengths, *ids.shape)
+        lengths, longest = numbers.lengths, ids.shape[1]
+        _expect_shape("lengths", lengths, (requests,))
+        expected = f"numbers from 0 to {longest}, as draft_token_ids is wide"
+        _expect_up_to("lengths", lengths, longest, expected, "count the drafted tokens")
     bonus = numbers.bonus_token_ids
     if bonus is not None:
         _expect_shape("bonus_token_ids", bonus, (requests,))
-        for request, token in enumerate(bonus.tolist()):
-            if not 0 <= token <= _LARGEST_ID:
-                message = (
-                    f"bonus_token_ids: expected ids >= 0 of 32 bits, got {token} of request "
-                    f"{request}; pass the id that is to be emitted"
-                )
-                raise ValueError(message)
+        expected, cure = "ids >= 0 of 32 bits", "pass the id that is to be emitted"
+        _expect_up_to("bonus_token_ids", bonus, _LARGEST_ID, expected, cure)
     uniforms = None if numbers.uniforms is None else numbers.uniforms.reshape(-1)
     return Requests(requests, width, lengths, ids.reshape(-1), uniforms, bonus)
 
@@ -180,14 +178,11 @@ def _lengths_of(indptr: NDArray[np.int64], tokens: int) -> NDArray[np.int64]:
     return lengths
 
 
-def _padded_lengths(lengths: NDArray[np.int64], requests: int, width: int) -> NDArray[np.int64]:
-    """Check how many tokens each request has."""
-    _expect_shape("lengths", lengths, (requests,))
-    for request, length in enumerate(lengths.tolist()):
-        if not 0 <= length <= width:
-            message = (
-                f"lengths: expected numbers from 0 to {width}, as draft_token_ids is wide, got "
-                f"{length} of request {request}; count the drafted tokens"
-            )
+def _expect_up_to(
+    name: str, numbers: NDArray[np.int64], largest: int, expected: str, cure: str
+) -> None:
+    """Expect a number from 0 to `largest` for every request."""
+    for request, number in enumerate(numbers.tolist()):
+        if not 0 <= number <= largest:
+            message = f"{name}: expected {expected}, got {number} of request {request}; {cure}"
             raise ValueError(message)
-    return lengths

@@ -107,7 +107,7 @@ def as_uniforms(numbers: Any) -> NDArray[np.float64]:
                 f"{name}: expected {expected}, got dtype {numbers.dtype.name}; draw them as float32"
             )
             raise TypeError(message)
-    return np.asarray(as_numbers(name, numbers), order="C")
+    return as_numbers(name, numbers)
 
 
 def in_int64(name: str, token: int, vocabulary: int, place: str = "") -> int:
@@ -153,11 +153,9 @@ def _integers(name: str, numbers: Any) -> NDArray[Any]:
     if array.dtype.kind in "iu":
         return array
     if array.dtype.name in _NARROW:
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
-        message = f"{name}: expected integers, got dtype {array.dtype.name}; convert them to int64"
-        raise TypeError(message)
-    return array
+        return array.astype(np.int64)
+    message = f"{name}: expected integers, got dtype {array.dtype.name}; convert them to int64"
+    raise TypeError(message)
 
 
 def _on_host(name: str, numbers: Any, expected: str) -> NDArray[Any]:

@@ -1,13 +1,14 @@
 //! Chains of drafted tokens, for `draftverify._chains`.
 
 use half::{bf16, f16};
-use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
+use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::array::{Array, Dtype};
 use super::{by_dtype, misuse, run};
 use crate::chain::{Method, Verdict};
+use crate::error::Error;
 use crate::probabilities::{Chain, verify_chain};
 use crate::rows::Rows;
 use crate::scalar::Scalar;
@@ -58,7 +59,7 @@ pub(super) struct Request {
 
 impl Requests {
     /// All requests, in order.
-    pub(super) fn each(&self) -> PyResult<Vec<Request>> {
+    fn each(&self) -> PyResult<Vec<Request>> {
         let mut start = 0;
         let request = |number| {
             let length = match (&self.lengths, self.width) {
@@ -127,8 +128,24 @@ impl Requests {
         draft.map_or(Some(None), |draft| draft.request_rows(number, start, length).map(Some))
     }
 
-    /// The answers: how many are kept; those, the final token, and -1 behind it.
-    pub(super) fn answer<'py>(
+    /// Make a chain of every request, verify them, and answer: how many ids are kept; those, the
+    /// final token, and -1 behind it.
+    pub(super) fn verified<'py, C: Sync>(
+        &self,
+        py: Python<'py>,
+        target: Array<'_, 'py>,
+        chain: impl Fn(Request) -> Option<C>,
+        verify: impl FnOnce(&[C]) -> Result<Vec<Verdict>, Error> + Send,
+    ) -> PyResult<Answer<'py>> {
+        let requests = self.each()?;
+        let chains: Option<Vec<_>> = requests.iter().map(|request| chain(*request)).collect();
+        let chains = chains.ok_or_else(misuse)?;
+        let vocabulary = target.object.shape().last().copied().unwrap_or(0);
+        let verdicts = run(py, chains.len().saturating_mul(vocabulary), || verify(&chains))?;
+        self.answer(py, &requests, &verdicts)
+    }
+
+    fn answer<'py>(
         &self,
         py: Python<'py>,
         requests: &[Request],
@@ -165,31 +182,25 @@ pub(super) fn verify_chains<'py>(
     method: &str,
     bfloat16: bool,
 ) -> PyResult<Answer<'py>> {
-    fn typed<T: Scalar>(
-        py: Python<'_>,
-        [draft, target]: [Option<Array<'_, '_>>; 2],
+    fn typed<'py, T: Scalar>(
+        py: Python<'py>,
+        (draft, target): (Option<Array<'_, 'py>>, Array<'_, 'py>),
         requests: &Requests,
-        each: &[Request],
         method: Method,
-    ) -> PyResult<Vec<Verdict>> {
-        let chain = |request: &Request| {
+    ) -> PyResult<Answer<'py>> {
+        let chain = |request| {
             Some(Chain::<T> {
-                draft_probs: Requests::draft_rows(draft, *request)?,
-                target_probs: requests.target_rows(target?, *request)?,
-                draft_token_ids: requests.token_ids(*request)?,
-                uniforms: requests.uniforms(*request)?,
-                bonus_token_id: requests.bonus(*request),
+                draft_probs: Requests::draft_rows(draft, request)?,
+                target_probs: requests.target_rows(target, request)?,
+                draft_token_ids: requests.token_ids(request)?,
+                uniforms: requests.uniforms(request)?,
+                bonus_token_id: requests.bonus(request),
             })
         };
-        let chains: Option<Vec<_>> = each.iter().map(chain).collect();
-        let chains = chains.ok_or_else(misuse)?;
-        let vocabulary = chains.first().map_or(0, |chain| chain.target_probs.vocabulary());
-        run(py, chains.len().saturating_mul(vocabulary), || verify_chain(&chains, method))
+        requests.verified(py, target, chain, |chains| verify_chain(chains, method))
     }
 
-    let py = target.py();
-    let (draft, target) = Array::known_pair(draft, target, bfloat16).ok_or_else(misuse)?;
-    let (each, rows, method) = (requests.each()?, [draft, Some(target)], method_of(method)?);
-    let verdicts = by_dtype!(target.dtype, typed(py, rows, &requests, &each, method))?;
-    requests.answer(py, &each, &verdicts)
+    let rows = Array::known_pair(draft, target, bfloat16).ok_or_else(misuse)?;
+    let method = method_of(method)?;
+    by_dtype!(rows.1.dtype, typed(target.py(), rows, &requests, method))
 }

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 
 use super::array::{Array, Dtype};
 use super::chains::{Answer, Request, Requests, method_of, numbers_of};
-use super::{by_dtype, misuse, run};
-use crate::chain::{Method, Verdict};
+use super::{by_dtype, misuse};
+use crate::chain::Method;
 use crate::filter::Filters;
 use crate::logits::{LogitsChain, verify_chain_logits};
 use crate::scalar::Scalar;
@@ -57,23 +57,22 @@ pub(super) fn verify_logits_chains<'py>(
     bfloat16: bool,
     settings: Settings,
 ) -> PyResult<Answer<'py>> {
-    fn typed<T: Scalar>(
-        py: Python<'_>,
-        [draft, target]: [Option<Array<'_, '_>>; 2],
+    fn typed<'py, T: Scalar>(
+        py: Python<'py>,
+        (draft, target): (Option<Array<'_, 'py>>, Array<'_, 'py>),
         requests: &Requests,
-        each: &[Request],
         method: Method,
         settings: &Settings,
-    ) -> PyResult<Vec<Verdict>> {
+    ) -> PyResult<Answer<'py>> {
         let (temperature, draft_temperature, top_k, top_p, min_p, filter_draft) = settings;
-        let chain = |request: &Request| {
+        let chain = |request: Request| {
             let number = request.number;
             Some(LogitsChain::<T> {
-                draft_logits: Requests::draft_rows(draft, *request)?,
-                target_logits: requests.target_rows(target?, *request)?,
-                draft_token_ids: requests.token_ids(*request)?,
-                uniforms: requests.uniforms(*request)?,
-                bonus_token_id: requests.bonus(*request),
+                draft_logits: Requests::draft_rows(draft, request)?,
+                target_logits: requests.target_rows(target, request)?,
+                draft_token_ids: requests.token_ids(request)?,
+                uniforms: requests.uniforms(request)?,
+                bonus_token_id: requests.bonus(request),
                 temperature: temperature.of(number)?,
                 draft_temperature: draft_temperature.of(number)?,
                 filters: Filters {
@@ -84,15 +83,10 @@ pub(super) fn verify_logits_chains<'py>(
                 filter_draft: *filter_draft,
             })
         };
-        let chains: Option<Vec<_>> = each.iter().map(chain).collect();
-        let chains = chains.ok_or_else(misuse)?;
-        let vocabulary = chains.first().map_or(0, |chain| chain.target_logits.vocabulary());
-        run(py, chains.len().saturating_mul(vocabulary), || verify_chain_logits(&chains, method))
+        requests.verified(py, target, chain, |chains| verify_chain_logits(chains, method))
     }
 
-    let py = target.py();
-    let (draft, target) = Array::known_pair(draft, target, bfloat16).ok_or_else(misuse)?;
-    let (each, rows, method) = (requests.each()?, [draft, Some(target)], method_of(method)?);
-    let verdicts = by_dtype!(target.dtype, typed(py, rows, &requests, &each, method, &settings))?;
-    requests.answer(py, &each, &verdicts)
+    let rows = Array::known_pair(draft, target, bfloat16).ok_or_else(misuse)?;
+    let method = method_of(method)?;
+    by_dtype!(rows.1.dtype, typed(target.py(), rows, &requests, method, &settings))
 }
