@@ -8,7 +8,9 @@
 
 use std::ops::Range;
 
+use crate::error::Error;
 use crate::lanes::{Instructions, Kernel, Path, SUB_BLOCK};
+use crate::memory::room;
 use crate::parallel;
 use crate::residual::Workers;
 use crate::tree::Tree;
@@ -44,7 +46,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    pub(crate) fn of<W: Weights>(path: Path, workers: Workers, weights: W) -> Self {
+    pub(crate) fn of<W: Weights>(path: Path, workers: Workers, weights: W) -> Result<Self, Error> {
         let len = weights.len();
         let blocks = len.div_ceil(SUB_BLOCK);
         let chunks = blocks.div_ceil(CHUNK);
@@ -52,7 +54,7 @@ impl Sums {
             let blocks = chunk * CHUNK..blocks.min((chunk + 1) * CHUNK);
             path.run(SumPass { weights, blocks })
         };
-        let mut sums = Self { blocks: Vec::with_capacity(blocks), mass: 0.0, suspect: false };
+        let mut sums = Self { blocks: room(blocks)?, mass: 0.0, suspect: false };
         let mut tree = Tree::new();
         let mut add = |chunk: usize, (found, suspect): ([f64; CHUNK], bool)| {
             for sum in &found[..CHUNK.min(blocks - chunk * CHUNK)] {
@@ -62,7 +64,7 @@ impl Sums {
             sums.suspect |= suspect;
         };
         if workers == Workers::Several && len >= W::SHARED {
-            for (chunk, found) in parallel::map(chunks, pass).into_iter().enumerate() {
+            for (chunk, found) in parallel::map(chunks, pass)?.into_iter().enumerate() {
                 add(chunk, found);
             }
         } else {
@@ -71,7 +73,7 @@ impl Sums {
             }
         }
         sums.mass = tree.total();
-        sums
+        Ok(sums)
     }
 
     /// The id that a uniform number in `0.0..1.0` selects; none if there is no weight at all.

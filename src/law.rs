@@ -50,15 +50,15 @@ impl<'a, T: Scalar> Law<'a, T> {
         let scale = (LOG2_E / temperature).min(f64::MAX);
         let mut weights = Exponentials { row, reference: 0.0, scale, cut: None };
         if filters.are_off() {
-            let sums = Sums::of(path, workers, weights);
+            let sums = Sums::of(path, workers, weights)?;
             if ORDINARY.contains(&sums.mass) {
                 return Ok((Self { weights, total: sums.mass }, sums));
             }
         }
         let maxima = Maxima::of(path, argument, row)?;
         weights.reference = maxima.largest;
-        weights.cut = filters.cut(path, workers, weights, &maxima);
-        let sums = Sums::of(path, workers, weights);
+        weights.cut = filters.cut(path, workers, weights, &maxima)?;
+        let sums = Sums::of(path, workers, weights)?;
         Ok((Self { weights, total: sums.mass }, sums))
     }
 

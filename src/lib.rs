@@ -54,6 +54,7 @@ mod lanes;
 mod law;
 mod logits;
 mod maxima;
+mod memory;
 #[cfg(test)]
 mod naive;
 #[cfg(test)]

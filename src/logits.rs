@@ -10,11 +10,15 @@ use crate::float_env;
 use crate::lanes::Path;
 use crate::law::{Draft, Law, Residual};
 use crate::maxima::Maxima;
+use crate::memory::collect;
 use crate::residual::Workers;
 use crate::row::{Row, Source};
 use crate::rows::Rows;
 use crate::scalar::Scalar;
 use crate::step::each_row;
+
+/// The highest temperature. Beyond, differences of logits would overflow that count.
+const HOTTEST: f64 = 1e300;
 
 /// The drafted tokens of one request, with the logits of both models at their positions.
 ///
@@ -35,7 +39,7 @@ pub struct LogitsChain<'a, T> {
     pub uniforms: &'a [f64],
     /// The bonus token, where it is drawn elsewhere: then the target has no row for it.
     pub bonus_token_id: Option<i64>,
-    /// What the target's logits are divided by. 0 verifies the request by [`Method::Greedy`].
+    /// What the target's logits are divided by, up to 1e300. 0 verifies the request by [`Method::Greedy`].
     pub temperature: f64,
     /// What the draft's logits are divided by. 0 says that each token was the most probable one, of
     /// several the lowest id.
@@ -108,8 +112,8 @@ impl<'a, T: Scalar> LogitsChain<'a, T> {
         let temperatures =
             [("temperature", self.temperature), ("draft_temperature", self.draft_temperature)];
         for (argument, value) in temperatures {
-            if !(value >= 0.0 && value.is_finite()) {
-                let expected = "a finite number above 0, or 0 for the most probable token";
+            if !(0.0..=HOTTEST).contains(&value) {
+                let expected = "a number above 0 and up to 1e300, or 0 for the most probable token";
                 return Err(Error::Parameter { argument, expected, value, request });
             }
         }
@@ -127,7 +131,7 @@ impl<'a, T: Scalar> LogitsChain<'a, T> {
         path: Path,
         workers: Workers,
     ) -> Result<Verdict, Error> {
-        let pairs = vec![None; self.draft_token_ids.len()];
+        let pairs = collect(self.draft_token_ids.iter().map(|_| None))?;
         let mut positions = Logits { chain: self, request, path, workers, pairs, residual: None };
         float_env::in_default(|| self.drafted().verify(self.method(method), &mut positions))
     }
@@ -184,7 +188,7 @@ impl<'a, T: Scalar> Logits<'a, T> {
             vocabulary,
         };
         if draft_temperature == 0.0 {
-            let most_probable = Maxima::of(self.path, argument, row)?.id();
+            let most_probable = Maxima::of(self.path, argument, row)?.id()?;
             return if token == most_probable {
                 Ok((Draft::OneHot(token), 0.0))
             } else {
@@ -227,7 +231,7 @@ impl<'a, T: Scalar> Logits<'a, T> {
         } else {
             let Pair { draft, target, .. } = self.pair(position)?;
             let residual = Residual::new(target, draft, scale);
-            let sums = Sums::of(self.path, self.workers, residual);
+            let sums = Sums::of(self.path, self.workers, residual)?;
             Summed { position, scale, residual, sums }
         };
         Ok(self.residual.insert(summed))
@@ -270,7 +274,7 @@ impl<T: Scalar> Positions for Logits<'_, T> {
     fn most_probable(&mut self, position: usize) -> Result<usize, Error> {
         let row = self.chain.target_logits.row(position);
         let maxima = Maxima::of(self.path, Argument::TargetLogits, row);
-        Ok(maxima.map_err(|error| error.at(self.place(position)))?.id())
+        maxima.and_then(|maxima| maxima.id()).map_err(|error| error.at(self.place(position)))
     }
 }
 

@@ -7,6 +7,7 @@ use crate::argmax::argmax;
 use crate::chain::{Drafted, Method, Positions, Verdict};
 use crate::draw::{Sums, Weights};
 use crate::error::{Argument, Error, Place};
+use crate::float_env;
 use crate::lanes::{Instructions, Path, SUB_BLOCK, excess, lane_sum};
 use crate::residual::{SHARED_ROW, Workers, look};
 use crate::row::{Row, Source};
@@ -76,7 +77,7 @@ pub fn verify_chain<T: Scalar>(
         let chain = &chains[request];
         let path = Path::best();
         let mut positions = Probabilities { chain, request, path, workers };
-        chain.drafted().verify(method, &mut positions)
+        float_env::in_default(|| chain.drafted().verify(method, &mut positions))
     })
 }
 
@@ -130,7 +131,7 @@ impl<'a, T: Scalar> Probabilities<'a, T> {
         pair: Pair<'_, T>,
         weights: W,
     ) -> Result<Sums, Error> {
-        let sums = Sums::of(self.path, self.workers, weights);
+        let sums = Sums::of(self.path, self.workers, weights)?;
         let checked = || {
             if sums.suspect {
                 if let Draft::Row(row) = pair.draft {
