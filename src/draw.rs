@@ -18,7 +18,7 @@ use crate::tree::Tree;
 /// Sub-blocks that one thread works on at a time.
 const CHUNK: usize = 32;
 
-/// Weights of the ids of a vocabulary, finite and not negative.
+/// Weights of the ids of a vocabulary, finite and not negative, as far as their sums go.
 pub(crate) trait Weights: Copy + Sync {
     /// From this many entries on several threads share a row.
     const SHARED: usize;
@@ -30,8 +30,11 @@ pub(crate) trait Weights: Copy + Sync {
     /// be: then the caller looks at the row entry by entry. `#[inline(always)]`, as all that it
     /// calls in a loop.
     fn sum<I: Instructions>(&self, range: Range<usize>) -> (f64, bool);
+}
 
-    /// The weights that `sum` has added.
+/// Weights that an id can be drawn from.
+pub(crate) trait Entries: Weights {
+    /// The weights of a sub-block that `sum` has added.
     fn entries(&self, range: Range<usize>, slots: &mut [f64]);
 }
 
@@ -77,7 +80,7 @@ impl Sums {
     }
 
     /// The id that a uniform number in `0.0..1.0` selects; none if there is no weight at all.
-    pub(crate) fn draw<W: Weights>(&self, weights: W, uniform: f64) -> Option<usize> {
+    pub(crate) fn draw<W: Entries>(&self, weights: W, uniform: f64) -> Option<usize> {
         let threshold = uniform * self.mass;
         let mut before = 0.0;
         for (block, sum) in self.blocks.iter().enumerate() {
@@ -94,7 +97,7 @@ impl Sums {
 }
 
 /// The first id of a sub-block whose running sum exceeds the threshold, else the last of any weight.
-fn within<W: Weights>(weights: W, block: usize, before: f64, threshold: f64) -> Option<usize> {
+fn within<W: Entries>(weights: W, block: usize, before: f64, threshold: f64) -> Option<usize> {
     let range = block * SUB_BLOCK..weights.len().min((block + 1) * SUB_BLOCK);
     let mut buffer = [0.0; SUB_BLOCK];
     let entries = &mut buffer[..range.len()];

@@ -50,6 +50,7 @@ mod error;
 mod exp;
 mod filter;
 mod float_env;
+mod glance;
 mod lanes;
 mod law;
 mod logits;

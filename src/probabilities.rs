@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::accept::entries;
 use crate::argmax::argmax;
 use crate::chain::{Drafted, Method, Positions, Verdict};
-use crate::draw::{Sums, Weights};
+use crate::draw::{Entries, Sums, Weights};
 use crate::error::{Argument, Error, Place};
 use crate::float_env;
 use crate::lanes::{Instructions, Path, SUB_BLOCK, excess, lane_sum};
@@ -149,7 +149,7 @@ impl<'a, T: Scalar> Probabilities<'a, T> {
         Ok(sums)
     }
 
-    fn drawn<W: Weights>(
+    fn drawn<W: Entries>(
         &self,
         position: usize,
         pair: Pair<'_, T>,
@@ -316,7 +316,9 @@ impl<T: Scalar> Weights for Excess<'_, T> {
         let [draft, target] = self.0.load(range, &mut buffers);
         I::excess_sum(draft, target, None)
     }
+}
 
+impl<T: Scalar> Entries for Excess<'_, T> {
     fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
         for (index, slot) in range.zip(slots) {
             let (draft, target) = self.0.entry(index);
@@ -358,7 +360,9 @@ impl<T: Scalar> Weights for Scaled<'_, T> {
         }
         (lane_sum(&weights[..width]), seen & T::SUSPECT != T::Bits::default())
     }
+}
 
+impl<T: Scalar> Entries for Scaled<'_, T> {
     fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
         for (index, slot) in range.zip(slots) {
             let (draft, target) = self.pair.entry(index);
