@@ -172,14 +172,8 @@ impl<T: Scalar> RowMut<'_, T> {
     /// Write `entries` at `start` and behind.
     #[inline(always)]
     pub(crate) fn store_all(&mut self, start: usize, entries: &[T]) {
-        if let Some(slots) = self.as_slice() {
-            for (slot, entry) in slots[start..start + entries.len()].iter_mut().zip(entries) {
-                slot.write(*entry);
-            }
-        } else {
-            for (index, entry) in entries.iter().enumerate() {
-                self.store(start + index, *entry);
-            }
+        for (index, entry) in (start..).zip(entries) {
+            self.store(index, *entry);
         }
     }
 

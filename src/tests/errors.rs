@@ -232,6 +232,7 @@ fn strided_rows_are_rows() {
         (31, 1, 1, false),
         (100, 30, 0, true),
         (1, 30, usize::MAX, true),
+        (1, 30, usize::MAX / 2, true),
         (2, 1, usize::MAX, false),
         (3, 0, 10, false),
         (0, 7, 10, true),
@@ -246,4 +247,8 @@ fn strided_rows_are_rows() {
         assert_eq!(overlapping, Err(shape(30, 7)), "rows {stride} apart");
     }
     assert!(RowsMut::strided(&mut draft, 1, 7, 0).is_ok(), "one row overlaps nothing");
+    let adjacent = RowsMut::strided(&mut draft, 3, 7, 7);
+    assert_eq!(adjacent.map(|rows| (rows.len(), rows.is_empty())), Ok((3, false)));
+    let none = RowsMut::strided(&mut draft, 0, 7, 7);
+    assert_eq!(none.map(|rows| (rows.len(), rows.is_empty())), Ok((0, true)));
 }

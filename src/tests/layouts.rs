@@ -1,13 +1,19 @@
 //! Rows that are no plain slices: the same bits as the slice of the same entries.
 
-use super::{LENGTHS, Noise, Sample, bits, for_each_type, paths};
+use super::{LENGTHS, Noise, Sample, bits, for_each_type, naive_residual, paths};
+use crate::lanes::Path;
 use crate::residual::Workers;
-use crate::row::{Row, RowMut};
+use crate::residual::{SHARED_ROW, residual_of};
+use crate::row::{Row, RowMut, Source};
 use crate::rows::{Layout, Rows, RowsMut};
 use crate::scalar::Scalar;
 use crate::step::step_of;
 
-for_each_type!(input_layouts_do_not_matter, output_layouts_do_not_matter);
+for_each_type!(
+    input_layouts_do_not_matter,
+    output_layouts_do_not_matter,
+    shared_rows_may_lie_anywhere
+);
 
 /// Some way to lay out the entries of a row in a larger buffer of bytes.
 #[derive(Clone, Copy, Debug)]
@@ -106,6 +112,30 @@ fn input_layouts_do_not_matter<T: Sample>() {
                 assert_eq!(answers, expected, "{spread:?}, {len} entries");
             }
         }
+    }
+}
+
+/// Rows that several threads share, in chunks.
+fn shared_rows_may_lie_anywhere<T: Sample>() {
+    let mut noise = Noise(7);
+    let len = SHARED_ROW + 77;
+    let (draft, target) = (noise.row::<T>(len), noise.row::<T>(len));
+    let expected = bits(&naive_residual(&draft, &target));
+    for spread in SPREADS {
+        let inputs = [&draft, &target].map(|row| spread_out(row, spread));
+        let [draft, target] = [0, 1].map(|row| row_in::<T>(&inputs[row], spread, len));
+        let mut bytes = spread.buffer::<T>(len);
+        let (first, layout) = spread.layout::<T>(len);
+        // SAFETY: every entry of the layout lies in the buffer, see `spread_out`; nothing else is
+        // written there.
+        let out = unsafe { RowsMut::from_raw(bytes.as_mut_ptr().add(first).cast::<T>(), layout) };
+        // SAFETY: the only row, asked for once.
+        let mut out = unsafe { out.row(0) };
+        let mass = residual_of(Path::best(), Workers::Several, draft, target, &mut out);
+        assert!(mass.is_ok_and(|mass| mass > 0.0), "{spread:?}");
+        let found = row_in::<T>(&bytes, spread, len);
+        let found: Vec<T> = (0..len).map(|index| found.entry(index)).collect();
+        assert_eq!(bits(&found), expected, "{spread:?}");
     }
 }
 
