@@ -19,7 +19,8 @@ const FIRST_LOOK: usize = 256;
 /// for which the two are equal, and which come out a little below.
 const REACHED: f64 = 1e-10;
 
-/// What a law is restricted to, each filter on what the one before has left, renormalised.
+/// What a law is restricted to, each filter on what the one before has left, renormalised. A bound of
+/// `top_p` or `min_p` that is missed by less than 1e-10 is reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Filters {
     /// Keep so many of the largest logits, and all that are equal to the last of them; 0 keeps all.
