@@ -14,7 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-KNOWN = "a NumPy array, a Torch or JAX array on the CPU, or a list of numbers"
+from draftverify._device_kinds import CUPY, DLPACK, addresses
+from draftverify._elsewhere import is_gpu
+
+KNOWN = "a NumPy, Torch, JAX or CuPy array, or a list of numbers"
 
 
 class Kind(Protocol):
@@ -23,6 +26,8 @@ class Kind(Protocol):
     name: str
     # Whether no array of this library can be written to.
     immutable: bool
+    # What moves an array to the CPU.
+    to_host: str
 
     def owns(self, array: object) -> bool:
         """Whether the array is of this library."""
@@ -36,17 +41,21 @@ class Kind(Protocol):
     def device(self, array: Any) -> str:
         """Name the device."""
 
-    def view(self, array: Any) -> NDArray[Any]:
-        """See the memory as a NumPy array proper; bfloat16 may be seen as 16-bit integers."""
-
-    def wrap(self, array: NDArray[Any], dtype: str, device: str) -> Any:
-        """Hand a fresh NumPy array over to this library, as an array of `dtype` on `device`."""
-
     def unwritable(self, array: Any) -> str | None:
         """Why the array may not be written to, and the cure."""
 
     def written(self, array: Any) -> None:
         """Tell the library that the array was written to."""
+
+
+class HostKind(Kind, Protocol):
+    """What differs between libraries that have arrays in this process's memory."""
+
+    def view(self, array: Any) -> NDArray[Any]:
+        """See the memory as a NumPy array proper; bfloat16 may be seen as 16-bit integers."""
+
+    def wrap(self, array: NDArray[Any], dtype: str, device: str) -> Any:
+        """Hand a fresh NumPy array over to this library, as an array of `dtype` on `device`."""
 
 
 @lru_cache(maxsize=64)
@@ -59,6 +68,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 class _NumPy:
     name = "NumPy"
     immutable = False
+    to_host = "numpy.asarray"
 
     def owns(self, array: object) -> bool:
         return isinstance(array, np.ndarray)
@@ -126,6 +136,7 @@ class _List(_NumPy):
 class _Torch:
     name = "Torch"
     immutable = False
+    to_host = ".cpu()"
 
     def owns(self, array: object) -> bool:
         torch = sys.modules.get("torch")
@@ -193,6 +204,7 @@ class _Jax:
 
     name = "JAX"
     immutable = True
+    to_host = "jax.device_put(array, jax.devices('cpu')[0])"
 
     def owns(self, array: object) -> bool:
         jax = sys.modules.get("jax")
@@ -283,15 +295,31 @@ NUMPY = _NumPy()
 LIST = _List()
 TORCH = _Torch()
 JAX = _Jax()
-_KINDS: tuple[Kind, ...] = (NUMPY, LIST, TORCH, JAX)
+_KINDS: tuple[Kind, ...] = (NUMPY, LIST, TORCH, JAX, CUPY, DLPACK)
+
+
+def on_gpu(array: object) -> bool:
+    """Whether this is an array on a GPU that CUDA kernels may run on."""
+    kind = next((kind for kind in _KINDS if kind.owns(array)), LIST)
+    # An array that is traced or given away is on no device.
+    return (
+        kind in (TORCH, JAX, CUPY, DLPACK)
+        and not kind.refusal(array)
+        and is_gpu(kind.device(array))
+    )
 
 
 def memory_of(array: Any) -> NDArray[Any]:
-    """See the memory of an array of any kind, to compare it with that of another."""
+    """See the memory of an array of any kind, to compare it with that of another.
+
+    On a GPU only its addresses are there.
+    """
     if NUMPY.owns(array):
         return np.asarray(array)
     if JAX.owns(array) and JAX.device(array).startswith("cpu"):
         return JAX.view(array)
+    if CUPY.owns(array) or (TORCH.owns(array) and is_gpu(TORCH.device(array))):
+        return addresses(array)
     if not TORCH.owns(array) or TORCH.device(array) != "cpu":
         return np.empty(0)
     if not array.is_neg():
