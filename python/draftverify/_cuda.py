@@ -15,6 +15,7 @@ import numpy as np
 
 from draftverify import _api, _arrays
 from draftverify._cuda_arrays import Owner, Spot, ids_for, owner_of, spot
+from draftverify._device_kinds import cupy
 from draftverify._kinds import kind_of
 
 BLOCK = 256  # threads of a block
@@ -41,7 +42,7 @@ def missing(dtype: str) -> str | None:
     """
     try:
         _kernels(dtype)
-    except Exception as error:  # noqa: BLE001 - some are RuntimeError, some OSError, some neither
+    except Exception as error:  # some are RuntimeError, some OSError, some neither
         lines = str(error).strip().splitlines() or [type(error).__name__]
         return lines[0]
     return None
@@ -50,9 +51,7 @@ def missing(dtype: str) -> str | None:
 @cache
 def _kernels(dtype: str) -> tuple[Callable[..., None], ...]:
     """Compile `excess_sums`, `residuals` and `accept_entries`. CuPy keeps them for each device."""
-    import cupy  # noqa: PLC0415 - there is an array on a GPU
-
-    module = cupy.RawModule(code=source(dtype), options=("-std=c++17",))
+    module = cupy().RawModule(code=source(dtype), options=("-std=c++17",))
     names = ("excess_sums", "residuals", "accept_entries")
     return tuple(module.get_function(name) for name in names)
 
@@ -82,9 +81,9 @@ def step(draft: Any, target: Any, token: int) -> dict[str, Any]:
             check=True,
         )
         accept_prob = float(numbers[chunks + 1].item())
-    if np.isnan(accept_prob):
-        _refuse(_api.step, owner, rows, token)
-    return {"accept_prob": accept_prob, "residual": owner.handed(residual)}
+        if np.isnan(accept_prob):
+            _refuse(_api.step, owner, rows, token)
+        return {"accept_prob": accept_prob, "residual": owner.handed(residual)}
 
 
 def accept_residual(
@@ -120,8 +119,8 @@ def accept_residual(
             kind.written(out)
         if check and np.isnan(np.asarray(owner.on_host(accept_prob))).any():
             _refuse(_api.accept_residual, owner, rows, owner.on_host(tokens))
-    given = owner.handed(residual) if out is None else out
-    return owner.handed(accept_prob), given, owner.handed(mass)
+        given = owner.handed(residual) if out is None else out
+        return owner.handed(accept_prob), given, owner.handed(mass)
 
 
 def accept_probs(draft: Any, target: Any, ids: Any) -> Any:
@@ -145,7 +144,7 @@ def accept_probs(draft: Any, target: Any, ids: Any) -> Any:
             accept_entries((-(-count // BLOCK),), (BLOCK,), arguments, stream=_Stream(work.stream))
         if np.isnan(np.asarray(owner.on_host(accept_prob))).any():
             _refuse(_api.accept_probs, owner, rows, owner.on_host(tokens))
-    return owner.handed(accept_prob)
+        return owner.handed(accept_prob)
 
 
 class _Work(NamedTuple):
@@ -170,8 +169,8 @@ def _launch(
     stream = _Stream(work.stream)
     first = (*draft, *target, work.rows, work.vocabulary, tokens, token, sums, ids_good)
     excess_sums(grid, (BLOCK,), first, stream=stream)
-    second = (*draft, *target, *out, work.vocabulary, tokens, token)
-    second += (sums, ids_good, int(check), accept_prob, mass)
+    answers = (sums, ids_good, int(check), accept_prob, mass)
+    second = (*draft, *target, *out, work.vocabulary, tokens, token, *answers)
     residuals(grid, (BLOCK,), second, stream=stream)
 
 

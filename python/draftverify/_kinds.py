@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from draftverify._device_kinds import CUPY, DLPACK, addresses
 from draftverify._elsewhere import is_gpu
 
-KNOWN = "a NumPy, Torch, JAX or CuPy array, or a list of numbers"
+KNOWN = "a NumPy array, a Torch, JAX or CuPy array, or a list of numbers"
 
 
 class Kind(Protocol):
@@ -300,13 +300,10 @@ _KINDS: tuple[Kind, ...] = (NUMPY, LIST, TORCH, JAX, CUPY, DLPACK)
 
 def on_gpu(array: object) -> bool:
     """Whether this is an array on a GPU that CUDA kernels may run on."""
-    kind = next((kind for kind in _KINDS if kind.owns(array)), LIST)
-    # An array that is traced or given away is on no device.
-    return (
-        kind in (TORCH, JAX, CUPY, DLPACK)
-        and not kind.refusal(array)
-        and is_gpu(kind.device(array))
-    )
+    kind = next((kind for kind in _KINDS if kind.owns(array)), NUMPY)
+    if kind in (NUMPY, LIST) or kind.refusal(array):  # what is refused may be on no device
+        return False
+    return is_gpu(kind.device(array))
 
 
 def memory_of(array: Any) -> NDArray[Any]:

@@ -82,10 +82,10 @@ __device__ __forceinline__ double to_double(double a) { return a; }
 // Comparisons look at bits: a subnormal number is more than 0 whatever the compiler flushes.
 __device__ __forceinline__ bool positive(float a) { return (int)__float_as_uint(a) > 0; }
 __device__ __forceinline__ bool positive(double a) { return a > 0.0; }
-__device__ __forceinline__ bool finite(float a) {
+__device__ __forceinline__ bool is_finite(float a) {
   return (__float_as_uint(a) & 0x7fffffffu) < 0x7f800000u;
 }
-__device__ __forceinline__ bool finite(double a) {
+__device__ __forceinline__ bool is_finite(double a) {
   return (__double_as_longlong(a) & 0x7fffffffffffffffll) < 0x7ff0000000000000ll;
 }
 
@@ -268,7 +268,7 @@ residuals(const Bits *drafts, Int draft_row, Int draft_stride, const Bits *targe
   Wide divisor = STORAGE::from_double(mass); // NaN where the mass is, infinite where it is too large
   if (tokens) token = tokens[row];
   bool wrong_ids = check && !*ids_good;
-  bool good = !wrong_ids && finite(divisor) &&
+  bool good = !wrong_ids && is_finite(divisor) &&
               acceptable(draft, draft_stride, target, target_stride, vocabulary, token);
   if (chunk == 0 && thread == 0) {
     accept_prob[row] =
