@@ -79,9 +79,10 @@ __device__ __forceinline__ double subtract(double a, double b) { return a - b; }
 __device__ __forceinline__ double divide(double a, double b) { return a / b; }
 __device__ __forceinline__ double to_double(double a) { return a; }
 
-// Comparisons look at bits: a subnormal number is more than 0 whatever the compiler flushes.
+// Comparisons look at bits: a subnormal number is more than 0 whatever the compiler flushes, and
+// nothing is taken for a maximum, of which -0.0 might come. NaN may be positive: such rows are bad.
 __device__ __forceinline__ bool positive(float a) { return (int)__float_as_uint(a) > 0; }
-__device__ __forceinline__ bool positive(double a) { return a > 0.0; }
+__device__ __forceinline__ bool positive(double a) { return __double_as_longlong(a) > 0; }
 __device__ __forceinline__ bool is_finite(float a) {
   return (__float_as_uint(a) & 0x7fffffffu) < 0x7f800000u;
 }
