@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from draftverify._device_kinds import DLPACK, exported
 from draftverify._elsewhere import Backend, backend_of
 from draftverify._kinds import NUMPY, TORCH, HostKind, kind_of, memory_of, plain_view, type_name
 
@@ -88,7 +89,10 @@ def rows_of(arrays: dict[str, object], function: str | None = None) -> Rows:
             )
             raise NotImplementedError(message)
         backend = backend_of(names, devices[0], dtypes[0], kind.to_host)
-        where_they_are: tuple[Any, ...] = tuple(arrays.values())
+        # What speaks DLPack alone has no shape to ask for.
+        where_they_are: tuple[Any, ...] = tuple(
+            exported(array) if kind is DLPACK else array for array in arrays.values()
+        )
         return Rows(cast("HostKind", kind), dtypes[0], devices[0], where_they_are, backend)
     host = cast("HostKind", kind)
     views = tuple(_seen(name, host.view, array) for name, array in arrays.items())

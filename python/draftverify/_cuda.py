@@ -96,7 +96,7 @@ def accept_residual(
     count, vocabulary = rows[0].shape
     chunks = -(-vocabulary // CHUNK)
     with owner.on(rows[0]):
-        tokens = ids_for(owner, ids, rows[0])
+        tokens = ids_for(owner, ids, rows[0], check=check)
         if out is not None:
             inputs = {"draft_probs": draft, "target_probs": target, "draft_token_ids": ids}
             _arrays.output(out, _arrays.pair(draft, target), inputs)
@@ -129,7 +129,7 @@ def accept_probs(draft: Any, target: Any, ids: Any) -> Any:
     rows = (owner.taken(draft), owner.taken(target))
     count, vocabulary = rows[0].shape
     with owner.on(rows[0]):
-        tokens = ids_for(owner, ids, rows[0])
+        tokens = ids_for(owner, ids, rows[0], check=True)
         accept_prob = owner.empty(rows[0], (count,), "float64")
         work = _Work(
             kind_of("draft_probs", draft).dtype(draft), owner.stream(rows[0]), count, vocabulary

@@ -196,14 +196,16 @@ def spot(owner: Owner, array: Any) -> Spot:
     return Spot(owner.address(array), strides[0] if len(strides) > 1 else 0, strides[-1])
 
 
-def ids_for(owner: Owner, ids: Any, rows: Any) -> Any:
+def ids_for(owner: Owner, ids: Any, rows: Any, *, check: bool) -> Any:
     """See one id for each of the rows as a packed int64 array on their device.
 
-    Ids that are on the CPU, or come from there, are checked; others stay unseen.
+    Without `check`, nobody will look at what the kernels say of the ids: those that are on the CPU
+    are looked at here.
     """
     count, vocabulary = rows.shape
     if not on_gpu(ids):
-        return owner.uploaded(_tokens.as_possible(ids, count, vocabulary), rows)
+        look = _tokens.as_indices if check else _tokens.as_possible
+        return owner.uploaded(look(ids, count, vocabulary), rows)
     kind = kind_of("draft_token_ids", ids)
     shape = tuple(ids.shape if kind is not DLPACK else exported(ids).shape)
     _tokens.expect_integers("draft_token_ids", kind.dtype(ids), shape, count)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -62,7 +61,9 @@ class Dlpack:
         return memory in _CUDA_MEMORY
 
     def refusal(self, array: Any) -> str | None:
-        if find_spec("cupy") is None:
+        try:
+            cupy()
+        except ImportError:
             return (
                 f"a {type(array).__name__} in CUDA memory, which CuPy would read; install "
                 f"draftverify[cuda12x] or draftverify[cuda13x]"
