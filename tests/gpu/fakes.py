@@ -6,6 +6,7 @@ would wait for a GPU is counted; what a GPU's memory does not allow is refused.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from functools import cache
 from types import ModuleType, SimpleNamespace
@@ -53,8 +54,12 @@ class CupyArray:
         self.data = SimpleNamespace(ptr=memory.ctypes.data)
         self.shape, self.strides, self.dtype = memory.shape, memory.strides, memory.dtype
 
-    def __getitem__(self, key: int) -> CupyArray:
-        return CupyArray(self.memory[key : key + 1].reshape(()), self.device.id)
+    def __getitem__(self, key: Any) -> CupyArray:
+        return CupyArray(self.memory[key, ...], self.device.id)
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.nbytes
 
     def __dlpack__(self, **_: Any) -> object:
         raise NotImplementedError
@@ -75,6 +80,16 @@ class CupyArray:
 
     def item(self) -> Any:
         return self.get().item()
+
+
+class _Event:
+    at = 0.0
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
 
 
 def cupy_module() -> ModuleType:
@@ -100,8 +115,21 @@ def cupy_module() -> ModuleType:
         ascontiguousarray=ascontiguousarray,
         asarray=lambda array: CupyArray(np.array(array), CURRENT[-1]),
         RawModule=HostModule,
+        copyto=lambda to, of: np.copyto(to.memory, of.memory),
+        empty_like=lambda array: CupyArray(np.empty_like(array.memory), CURRENT[-1]),
+        tile=lambda array, times: CupyArray(np.tile(array.memory, times), CURRENT[-1]),
         cuda=SimpleNamespace(
-            get_current_stream=lambda: SimpleNamespace(ptr=STREAM + CURRENT[-1]),
+            get_current_stream=lambda: SimpleNamespace(
+                ptr=STREAM + CURRENT[-1], synchronize=lambda: None
+            ),
+            Event=_Event,
+            get_elapsed_time=lambda start, end: (end.at - start.at) * 1e3,
+            runtime=SimpleNamespace(
+                getDeviceCount=lambda: 1,
+                getDeviceProperties=lambda _: {"name": b"A double", "major": 9, "minor": 0},
+                driverGetVersion=lambda: 13020,
+                runtimeGetVersion=lambda: 13020,
+            ),
         ),
     )
     return cupy
