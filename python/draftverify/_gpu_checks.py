@@ -34,6 +34,7 @@ def rows_of(dtype: str, count: int, size: int, seed: int = 0) -> Rows:
     draft[np.arange(count), ids] = draft.max(-1) + 1
     draft /= draft.sum(-1, keepdims=True)
     target /= target.sum(-1, keepdims=True) + 1e-3
+    target[0, ids[0]] = draft[0, ids[0]]  # a token that is kept for certain
     return narrowed(draft, dtype), narrowed(target, dtype), ids
 
 
