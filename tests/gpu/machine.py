@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -105,11 +106,17 @@ LIBRARIES: dict[str, Library] = {
 
 
 @contextmanager
-def machine(library: Library) -> Iterator[None]:
-    """Stand in for CuPy, and for what Torch and JAX would ask a GPU for."""
+def machine(library: Library, **broken: Any) -> Iterator[None]:
+    """Stand in for CuPy, and for what Torch and JAX would ask a GPU for.
+
+    `broken` are names of CuPy's module that are something else; ``cupy=None`` takes all of it away.
+    """
     need(library.module)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("sys").modules, "cupy", cupy_module())
+        cupy: Any = broken.pop("cupy", cupy_module())
+        for name, instead in broken.items():
+            setattr(cupy, name, instead)
+        patch.setitem(sys.modules, "cupy", cupy)
         if library.module == "torch":
             torch = need("torch")
             patch.setattr(torch.cuda, "device", lambda device: Device(device.index))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from types import ModuleType
@@ -16,6 +17,7 @@ from draftverify import (
     _cuda,
     _cuda_arrays,
     _device_kinds,
+    _kinds,
     accept_probs,
     accept_residual,
     acceptance_rate,
@@ -433,34 +435,38 @@ def test_a_token_may_be_an_integer_of_cupy(cupy: Library) -> None:
 # What is missing
 
 
-@pytest.mark.parametrize("why", ["absent", "no driver", "no compiler"])
-def test_without_cupy_the_cure_is_named(monkeypatch: pytest.MonkeyPatch, why: str) -> None:
-    need("torch")
-    with machine(LIBRARIES["torch"]):
+def no_driver(**_: Any) -> Any:
+    message = "cudaErrorInsufficientDriver: CUDA driver version is insufficient"
+    raise RuntimeError(message)
 
-        def fails(**_: Any) -> Any:
-            if why == "no driver":
-                message = "cudaErrorInsufficientDriver: CUDA driver version is insufficient"
-                raise RuntimeError(message)
-            message = "libnvrtc.so.13: cannot open shared object file\nor another"
-            raise OSError(message)
 
-        if why == "absent":
-            monkeypatch.setitem(sys.modules, "cupy", None)
-        else:
-            monkeypatch.setattr(sys.modules["cupy"], "RawModule", fails)
+def no_compiler(**_: Any) -> Any:
+    message = "libnvrtc.so.13: cannot open shared object file\nor another"
+    raise OSError(message)
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ({"cupy": None}, "(import of cupy halted; None in sys.modules);"),
+        ({"RawModule": no_driver}, "(cudaErrorInsufficientDriver: CUDA driver version is ins"),
+        ({"RawModule": no_compiler}, "(libnvrtc.so.13: cannot open shared object file);"),
+    ],
+    ids=["absent", "no driver", "no compiler"],
+)
+def test_without_cupy_the_cure_is_named(broken: dict[str, Any], says: str) -> None:
+    with machine(LIBRARIES["torch"], **broken):
         rows = cuda_tensor(random_rows("float32", (2, 3))[0], 1)
-        says = (
-            "draft_probs and target_probs",
-            "cuda:1, which needs CuPy (",
-            "[cuda12x]",
-            "[cuda13x]",
-        )
-        refused(NotImplementedError, accept_residual, rows, rows, [0, 0], says=(*says, ".cpu()"))
-        if why == "absent":
-            foreign = Foreign(np.zeros((2, 3)), 1)
-            named = ("draft_probs", "Foreign in CUDA memory", "[cuda12x]")
-            refused(TypeError, accept_residual, foreign, foreign, [0, 0], says=named)
+        cures = ("draftverify[cuda12x]", "draftverify[cuda13x]", ".cpu()")
+        named = ("draft_probs and target_probs", f"cuda:1, which needs CuPy {says}", *cures)
+        refused(NotImplementedError, accept_residual, rows, rows, [0, 0], says=named)
+
+
+def test_without_cupy_arrays_of_other_libraries_are_unknown() -> None:
+    with machine(LIBRARIES["foreign"], cupy=None):
+        foreign = Foreign(np.zeros((2, 3)), 1)
+        says = ("draft_probs", "Foreign in CUDA memory", "draftverify[cuda12x]")
+        refused(TypeError, accept_residual, foreign, foreign, [0, 0], says=says)
 
 
 def test_other_devices_have_no_kernel() -> None:
@@ -473,3 +479,22 @@ def test_other_devices_have_no_kernel() -> None:
 def test_every_dtype_of_rows_has_a_text() -> None:
     assert set(_cuda._STORAGE) == set(DTYPES)
     assert CURRENT == [0]
+
+
+def test_torch_is_not_asked_again_to_show_what_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its refusal takes longer than all else. A tensor on the CPU is asked nothing before."""
+    torch = need("torch")
+    monkeypatch.setattr(_kinds, "_AWAY", set())
+    there, here = torch.empty(3, device="meta"), torch.ones(3)
+    asked = Counter[str]()
+
+    def numpy(tensor: Any, of: Any = torch.Tensor.numpy) -> Any:
+        asked[tensor.device.type] += 1
+        return of(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "numpy", numpy)
+    for tensor in (here, there, here, there, here):
+        assert (_kinds.plain_view(tensor) is None) is (tensor is there)
+    assert asked == {"cpu": 3, "meta": 1}
