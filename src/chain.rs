@@ -5,6 +5,7 @@
 
 use crate::accept::in_vocabulary;
 use crate::error::{Error, Place, expect};
+use crate::memory::room;
 use crate::rows::Rows;
 use crate::scalar::Scalar;
 
@@ -133,7 +134,8 @@ impl Drafted<'_> {
         let length = self.token_ids.len();
         let mut joint = 1.0;
         // Joint ratios, capped at 1 at every position: entry `i` is that of the first `i` tokens.
-        let mut scales = vec![joint];
+        let mut scales = room(length + 1)?;
+        scales.push(joint);
         for position in 0..length {
             let ratio = positions.ratio(position)?;
             // Once 0 it stays 0, also where a ratio overflows.

@@ -8,7 +8,9 @@
 
 use std::ops::Range;
 
+use crate::error::Error;
 use crate::lanes::{Instructions, Kernel, Path, SUB_BLOCK};
+use crate::memory::room;
 use crate::parallel;
 use crate::residual::Workers;
 use crate::tree::Tree;
@@ -16,7 +18,7 @@ use crate::tree::Tree;
 /// Sub-blocks that one thread works on at a time.
 const CHUNK: usize = 32;
 
-/// Weights of the ids of a vocabulary, finite and not negative.
+/// Weights of the ids of a vocabulary, finite and not negative, as far as their sums go.
 pub(crate) trait Weights: Copy + Sync {
     /// From this many entries on several threads share a row.
     const SHARED: usize;
@@ -28,8 +30,11 @@ pub(crate) trait Weights: Copy + Sync {
     /// be: then the caller looks at the row entry by entry. `#[inline(always)]`, as all that it
     /// calls in a loop.
     fn sum<I: Instructions>(&self, range: Range<usize>) -> (f64, bool);
+}
 
-    /// The weights that `sum` has added.
+/// Weights that an id can be drawn from.
+pub(crate) trait Entries: Weights {
+    /// The weights of a sub-block that `sum` has added.
     fn entries(&self, range: Range<usize>, slots: &mut [f64]);
 }
 
@@ -44,7 +49,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    pub(crate) fn of<W: Weights>(path: Path, workers: Workers, weights: W) -> Self {
+    pub(crate) fn of<W: Weights>(path: Path, workers: Workers, weights: W) -> Result<Self, Error> {
         let len = weights.len();
         let blocks = len.div_ceil(SUB_BLOCK);
         let chunks = blocks.div_ceil(CHUNK);
@@ -52,7 +57,7 @@ impl Sums {
             let blocks = chunk * CHUNK..blocks.min((chunk + 1) * CHUNK);
             path.run(SumPass { weights, blocks })
         };
-        let mut sums = Self { blocks: Vec::with_capacity(blocks), mass: 0.0, suspect: false };
+        let mut sums = Self { blocks: room(blocks)?, mass: 0.0, suspect: false };
         let mut tree = Tree::new();
         let mut add = |chunk: usize, (found, suspect): ([f64; CHUNK], bool)| {
             for sum in &found[..CHUNK.min(blocks - chunk * CHUNK)] {
@@ -62,7 +67,7 @@ impl Sums {
             sums.suspect |= suspect;
         };
         if workers == Workers::Several && len >= W::SHARED {
-            for (chunk, found) in parallel::map(chunks, pass).into_iter().enumerate() {
+            for (chunk, found) in parallel::map(chunks, pass)?.into_iter().enumerate() {
                 add(chunk, found);
             }
         } else {
@@ -71,11 +76,11 @@ impl Sums {
             }
         }
         sums.mass = tree.total();
-        sums
+        Ok(sums)
     }
 
     /// The id that a uniform number in `0.0..1.0` selects; none if there is no weight at all.
-    pub(crate) fn draw<W: Weights>(&self, weights: W, uniform: f64) -> Option<usize> {
+    pub(crate) fn draw<W: Entries>(&self, weights: W, uniform: f64) -> Option<usize> {
         let threshold = uniform * self.mass;
         let mut before = 0.0;
         for (block, sum) in self.blocks.iter().enumerate() {
@@ -92,7 +97,7 @@ impl Sums {
 }
 
 /// The first id of a sub-block whose running sum exceeds the threshold, else the last of any weight.
-fn within<W: Weights>(weights: W, block: usize, before: f64, threshold: f64) -> Option<usize> {
+fn within<W: Entries>(weights: W, block: usize, before: f64, threshold: f64) -> Option<usize> {
     let range = block * SUB_BLOCK..weights.len().min((block + 1) * SUB_BLOCK);
     let mut buffer = [0.0; SUB_BLOCK];
     let entries = &mut buffer[..range.len()];

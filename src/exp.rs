@@ -137,6 +137,24 @@ impl Power {
     }
 }
 
+/// The logarithm of a positive finite number to base 2, to within 1e-15 of its value; exact for
+/// powers of two.
+pub(crate) fn log2(number: f64) -> f64 {
+    let (mantissa, exponent) = split(number);
+    let (mantissa, exponent) = if mantissa > std::f64::consts::SQRT_2 {
+        (mantissa / 2.0, exponent + 1.0)
+    } else {
+        (mantissa, exponent)
+    };
+    // ln m = 2 artanh s, with s^2 below 0.0295: what follows the last term is below 1e-18.
+    let s = (mantissa - 1.0) / (mantissa + 1.0);
+    let mut series = 0.0;
+    for divisor in (0..12).rev() {
+        series = series * (s * s) + 1.0 / f64::from(2 * divisor + 1);
+    }
+    exponent + 2.0 * std::f64::consts::LOG2_E * s * series
+}
+
 /// A positive finite number as mantissa in `1.0..2.0` and exponent.
 #[expect(clippy::cast_possible_truncation, reason = "an exponent has 11 bits")]
 fn split(number: f64) -> (f64, f64) {
@@ -218,6 +236,27 @@ mod tests {
         assert!(half.times_is_below_one(0.5 - f64::EPSILON / 4.0), "just below");
         assert!(Power::new(1.0, 1e300).times_is_below_one(0.0), "0 is below whatever comes");
         assert!(!Power::new(1.0, 1e300).times_is_below_one(f64::from_bits(1)), "far above");
+    }
+
+    #[test]
+    fn logarithms_are_within_the_bound() {
+        let mut noise = Noise(3);
+        for _ in 0..200_000 {
+            let size = 2000.0 * noise.uniform() - 1000.0;
+            for number in [size.exp2(), 1.0 + size * 1e-3 * noise.uniform() * 0.5, noise.uniform()]
+            {
+                if number > 0.0 {
+                    let (found, expected) = (log2(number), number.log2());
+                    assert!((found - expected).abs() <= 1e-15 * expected.abs(), "log2 {number:e}");
+                }
+            }
+        }
+        for k in -1022..=1023 {
+            assert_eq!(log2(exp2(f64::from(k))), f64::from(k));
+        }
+        for k in 0..52 {
+            assert_eq!(log2(f64::from_bits(1 << k)), f64::from(k - 1074));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use crate::draw::Sums;
 use crate::error::Error;
-use crate::exp::exp2;
+use crate::exp::{exp2, log2};
 use crate::lanes::Path;
 use crate::law::Exponentials;
 use crate::maxima::{Maxima, more_probable};
@@ -14,6 +14,10 @@ use crate::scalar::Scalar;
 
 /// The most probable ids that `top_p` looks at first; if they do not reach it, at eight times more.
 const FIRST_LOOK: usize = 256;
+
+/// What a probability may be off by: a bound that is missed by less is reached. So it is by laws
+/// for which the two are equal, and which come out a little below.
+const REACHED: f64 = 1e-10;
 
 /// What a law is restricted to, each filter on what the one before has left, renormalised.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,15 +59,15 @@ impl Filters {
         workers: Workers,
         weights: Exponentials<'_, T>,
         maxima: &Maxima<'_, T>,
-    ) -> Option<Cut> {
+    ) -> Result<Option<Cut>, Error> {
         let mut cut = None;
         if self.top_k > 0 && self.top_k < maxima.len() {
-            cut = Some(Cut { logit: maxima.nth_largest(self.top_k), last: usize::MAX });
+            cut = Some(Cut { logit: maxima.nth_largest(self.top_k)?, last: usize::MAX });
         }
         if self.top_p < 1.0 {
             let weights = Exponentials { cut, ..weights };
-            let total = Sums::of(path, workers, weights).mass;
-            cut = top_p(self.top_p * total, weights, maxima).or(cut);
+            let total = Sums::of(path, workers, weights)?.mass;
+            cut = top_p(self.top_p * total, weights, maxima)?.or(cut);
         }
         if self.min_p > 0.0 {
             let logit = min_p(self.min_p, weights);
@@ -72,7 +76,7 @@ impl Filters {
                 cut = Some(Cut { logit, last: usize::MAX });
             }
         }
-        cut
+        Ok(cut)
     }
 }
 
@@ -96,22 +100,23 @@ fn top_p<T: Scalar>(
     mass: f64,
     weights: Exponentials<'_, T>,
     maxima: &Maxima<'_, T>,
-) -> Option<Cut> {
+) -> Result<Option<Cut>, Error> {
+    let mass = mass * (1.0 - REACHED);
     let least = weights.cut.map_or(f64::NEG_INFINITY, |cut| cut.logit);
     let mut looked_at = FIRST_LOOK.min(maxima.len());
     loop {
-        let bound = maxima.nth_largest(looked_at);
-        let mut ids = maxima.not_below(if bound > least { bound } else { least });
+        let bound = maxima.nth_largest(looked_at)?;
+        let mut ids = maxima.not_below(if bound > least { bound } else { least })?;
         ids.sort_unstable_by(more_probable);
         let mut running = 0.0;
         for (id, logit) in ids {
             running += exp2(weights.exponent(logit));
             if running >= mass {
-                return Some(Cut { logit, last: id });
+                return Ok(Some(Cut { logit, last: id }));
             }
         }
         if bound <= least || looked_at == maxima.len() {
-            return None;
+            return Ok(None);
         }
         looked_at = maxima.len().min(8 * looked_at);
     }
@@ -120,28 +125,65 @@ fn top_p<T: Scalar>(
 /// The least logit whose weight is at least so much, which is from above 0 to 1, of the weight of
 /// the reference.
 fn min_p<T: Scalar>(fraction: f64, weights: Exponentials<'_, T>) -> f64 {
-    // The exponent that such a weight has: halve an interval until there is nothing between its
-    // ends, or next to nothing.
-    let (mut below, mut reached) = (-1100.0, 0.0);
-    loop {
-        let middle = below + (reached - below) / 2.0;
-        if middle <= below || middle >= reached {
-            break;
-        }
-        if exp2(middle) >= fraction { reached = middle } else { below = middle }
-    }
-    // Its logit is rounded, perhaps to one whose exponent is less.
-    let logit = weights.reference + reached / weights.scale;
-    if weights.exponent(logit) < reached { logit.next_up() } else { logit }
+    weights.reference + (log2(fraction) - REACHED) / weights.scale
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Argument;
     use crate::row::Row;
     use crate::tests::Noise;
 
-    /// The logit is rounded, but not to one that weighs less, by more than rounding weights does.
+    /// Laws of whole hundredths, by way of logarithms: where a filter's bound is exactly that of an
+    /// id, the id is kept, and those below are not.
+    #[test]
+    fn what_just_reaches_a_bound_is_kept() {
+        let mut noise = Noise(2);
+        for _ in 0..2000 {
+            let mut left = 100.0;
+            let mut law = vec![];
+            while left > 0.0 && law.len() < 9 {
+                let part = (noise.uniform() * left * 0.6).ceil();
+                law.push(part / 100.0);
+                left -= part;
+            }
+            law.sort_unstable_by(|one, other| other.total_cmp(one));
+            let temperature = 10.0_f64.powf(4.0 * noise.uniform() - 2.0);
+            let shift = 20.0 * noise.uniform() - 10.0;
+            let logits: Vec<f64> =
+                law.iter().map(|weight| weight.ln() * temperature + shift).collect();
+            let total: f64 = law.iter().sum();
+            let mut reached = 0.0;
+            for (last, weight) in law.iter().enumerate() {
+                reached += weight;
+                let min_p = Filters { min_p: weight / law[0], ..Filters::OFF };
+                let top_p = Filters { top_p: (reached / total).min(1.0), ..Filters::OFF };
+                for (filters, wanted) in [
+                    (min_p, law.iter().filter(|other| *other >= weight).count()),
+                    (top_p, last + 1),
+                ] {
+                    let scale = std::f64::consts::LOG2_E / temperature;
+                    let row = Row::of(&logits);
+                    let maxima = Maxima::of(Path::Portable, Argument::TargetLogits, row);
+                    let maxima = maxima.expect("logits");
+                    let reference = maxima.largest;
+                    let weights = Exponentials { row, reference, scale, cut: None };
+                    let cut = filters.cut(Path::Portable, Workers::Caller, weights, &maxima);
+                    let kept = cut.expect("memory").map_or(law.len(), |cut| {
+                        logits
+                            .iter()
+                            .enumerate()
+                            .filter(|(id, logit)| cut.keeps(**logit, *id))
+                            .count()
+                    });
+                    assert_eq!(kept, wanted, "{filters:?} of {law:?} at {temperature}, {shift}");
+                }
+            }
+        }
+    }
+
+    /// The logit is rounded.
     #[test]
     fn min_p_is_reached() {
         let mut noise = Noise(1);
@@ -151,14 +193,10 @@ mod tests {
             let fraction = 10.0_f64.powf(-12.0 * noise.uniform());
             let row = Row::of(&[0.0_f64]);
             let weights = Exponentials { row, reference, scale, cut: None };
-            let logit = min_p(fraction, weights);
-            let weight = |logit| exp2(weights.exponent(logit));
-            assert!(
-                weight(logit) >= fraction * (1.0 - 1e-12),
-                "{fraction} of {reference} at {scale}"
-            );
-            let less = reference - (reference - logit) * (1.0 + 1e-9) - logit.abs() * 1e-15;
-            assert!(weight(less) < fraction, "{fraction} of {reference} at {scale} is the least");
+            let exponent = weights.exponent(min_p(fraction, weights)) - fraction.log2();
+            let rounding = f64::EPSILON * (reference.abs() * scale + 40.0);
+            let case = format!("{fraction} of {reference} at {scale}: {exponent}");
+            assert!((-1.01e-10 - rounding..=-0.99e-10 + rounding).contains(&exponent), "{case}");
         }
     }
 }

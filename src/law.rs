@@ -9,7 +9,7 @@
 use std::f64::consts::LOG2_E;
 use std::ops::{Range, RangeInclusive};
 
-use crate::draw::{Sums, Weights};
+use crate::draw::{Entries, Sums, Weights};
 use crate::error::{Argument, Error, Place};
 use crate::exp::powers;
 use crate::filter::{Cut, Filters};
@@ -21,7 +21,7 @@ use crate::scalar::Scalar;
 
 /// From this many entries on several threads share a row: there is more to do for an entry than
 /// where rows are probabilities.
-const SHARED: usize = 1 << 15;
+pub(crate) const SHARED: usize = 1 << 15;
 
 /// Sums of weights that leave room on both sides: 2^-400 to 2^500. What is lost below has not
 /// 2^-600 of the whole.
@@ -46,19 +46,17 @@ impl<'a, T: Scalar> Law<'a, T> {
         temperature: f64,
         filters: Filters,
     ) -> Result<(Self, Sums), Error> {
-        // Below 1e-308 a temperature is as good as that.
-        let scale = (LOG2_E / temperature).min(f64::MAX);
-        let mut weights = Exponentials { row, reference: 0.0, scale, cut: None };
+        let mut weights = Exponentials::new(row, temperature);
         if filters.are_off() {
-            let sums = Sums::of(path, workers, weights);
+            let sums = Sums::of(path, workers, weights)?;
             if ORDINARY.contains(&sums.mass) {
                 return Ok((Self { weights, total: sums.mass }, sums));
             }
         }
         let maxima = Maxima::of(path, argument, row)?;
         weights.reference = maxima.largest;
-        weights.cut = filters.cut(path, workers, weights, &maxima);
-        let sums = Sums::of(path, workers, weights);
+        weights.cut = filters.cut(path, workers, weights, &maxima)?;
+        let sums = Sums::of(path, workers, weights)?;
         Ok((Self { weights, total: sums.mass }, sums))
     }
 
@@ -81,7 +79,14 @@ pub(crate) struct Exponentials<'a, T> {
     pub(crate) cut: Option<Cut>,
 }
 
-impl<T: Scalar> Exponentials<'_, T> {
+impl<'a, T: Scalar> Exponentials<'a, T> {
+    /// All weights at a temperature above 0, with 0 for the reference.
+    pub(crate) fn new(row: Row<'a, T>, temperature: f64) -> Self {
+        // Below 1e-308 a temperature is as good as that.
+        let scale = (LOG2_E / temperature).min(f64::MAX);
+        Self { row, reference: 0.0, scale, cut: None }
+    }
+
     #[inline(always)]
     pub(crate) fn exponent(&self, logit: f64) -> f64 {
         (logit - self.reference) * self.scale
@@ -137,7 +142,9 @@ impl<T: Scalar> Weights for Exponentials<'_, T> {
     fn sum<I: Instructions>(&self, range: Range<usize>) -> (f64, bool) {
         (self.weigh::<I>(range, None), false)
     }
+}
 
+impl<T: Scalar> Entries for Exponentials<'_, T> {
     fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
         self.weigh::<Portable>(range, Some(slots));
     }
@@ -205,7 +212,9 @@ impl<T: Scalar> Weights for Residual<'_, T> {
         self.fill::<I>(range, slots);
         (lane_sum(slots), false)
     }
+}
 
+impl<T: Scalar> Entries for Residual<'_, T> {
     fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
         self.fill::<Portable>(range, slots);
     }

@@ -50,10 +50,12 @@ mod error;
 mod exp;
 mod filter;
 mod float_env;
+mod glance;
 mod lanes;
 mod law;
 mod logits;
 mod maxima;
+mod memory;
 #[cfg(test)]
 mod naive;
 #[cfg(test)]

@@ -7,14 +7,19 @@ use crate::error::{Argument, Error, Place};
 use crate::exp::Power;
 use crate::filter::Filters;
 use crate::float_env;
+use crate::glance::{OFF_BY, glance};
 use crate::lanes::Path;
-use crate::law::{Draft, Law, Residual};
+use crate::law::{Draft, Exponentials, Law, Residual};
 use crate::maxima::Maxima;
+use crate::memory::collect;
 use crate::residual::Workers;
 use crate::row::{Row, Source};
 use crate::rows::Rows;
 use crate::scalar::Scalar;
 use crate::step::each_row;
+
+/// The highest temperature. Beyond, differences of logits would overflow that count.
+const HOTTEST: f64 = 1e300;
 
 /// The drafted tokens of one request, with the logits of both models at their positions.
 ///
@@ -35,7 +40,7 @@ pub struct LogitsChain<'a, T> {
     pub uniforms: &'a [f64],
     /// The bonus token, where it is drawn elsewhere: then the target has no row for it.
     pub bonus_token_id: Option<i64>,
-    /// What the target's logits are divided by. 0 verifies the request by [`Method::Greedy`].
+    /// What the target's logits are divided by, up to 1e300. 0 verifies the request by [`Method::Greedy`].
     pub temperature: f64,
     /// What the draft's logits are divided by. 0 says that each token was the most probable one, of
     /// several the lowest id.
@@ -108,8 +113,8 @@ impl<'a, T: Scalar> LogitsChain<'a, T> {
         let temperatures =
             [("temperature", self.temperature), ("draft_temperature", self.draft_temperature)];
         for (argument, value) in temperatures {
-            if !(value >= 0.0 && value.is_finite()) {
-                let expected = "a finite number above 0, or 0 for the most probable token";
+            if !(0.0..=HOTTEST).contains(&value) {
+                let expected = "a number above 0 and up to 1e300, or 0 for the most probable token";
                 return Err(Error::Parameter { argument, expected, value, request });
             }
         }
@@ -127,7 +132,7 @@ impl<'a, T: Scalar> LogitsChain<'a, T> {
         path: Path,
         workers: Workers,
     ) -> Result<Verdict, Error> {
-        let pairs = vec![None; self.draft_token_ids.len()];
+        let pairs = collect(self.draft_token_ids.iter().map(|_| None))?;
         let mut positions = Logits { chain: self, request, path, workers, pairs, residual: None };
         float_env::in_default(|| self.drafted().verify(self.method(method), &mut positions))
     }
@@ -184,7 +189,7 @@ impl<'a, T: Scalar> Logits<'a, T> {
             vocabulary,
         };
         if draft_temperature == 0.0 {
-            let most_probable = Maxima::of(self.path, argument, row)?.id();
+            let most_probable = Maxima::of(self.path, argument, row)?.id()?;
             return if token == most_probable {
                 Ok((Draft::OneHot(token), 0.0))
             } else {
@@ -227,15 +232,50 @@ impl<'a, T: Scalar> Logits<'a, T> {
         } else {
             let Pair { draft, target, .. } = self.pair(position)?;
             let residual = Residual::new(target, draft, scale);
-            let sums = Sums::of(self.path, self.workers, residual);
+            let sums = Sums::of(self.path, self.workers, residual)?;
             Summed { position, scale, residual, sums }
         };
         Ok(self.residual.insert(summed))
     }
 }
 
+impl<T: Scalar> Logits<'_, T> {
+    /// Whether a drafted token is kept, where a glance at its rows is enough to tell.
+    fn at_a_glance(&self, position: usize, uniform: f64) -> Result<Option<bool>, Error> {
+        let LogitsChain { target_logits, draft_logits, filters, .. } = *self.chain;
+        let vocabulary = target_logits.vocabulary();
+        let token = in_vocabulary(self.chain.draft_token_ids[position], vocabulary)?;
+        if !filters.are_off() || self.chain.draft_temperature == 0.0 {
+            return Ok(None);
+        }
+        // The sum of a row and the logarithm of the token's weight.
+        let look = |row: Row<'_, T>, temperature: f64| {
+            let weights = Exponentials::new(row, temperature);
+            let exponent = weights.exponent(row.entry(token).logit());
+            let sum = glance(self.path, self.workers, row, weights.scale)?;
+            Ok(sum.filter(|_| exponent.is_finite()).map(|sum| (sum, exponent)))
+        };
+        let draft = match draft_logits {
+            Some(rows) => look(rows.row(position), self.chain.draft_temperature)?,
+            None => Some((1.0, 0.0)),
+        };
+        let Some((draft_sum, above)) = draft else { return Ok(None) };
+        let target = look(target_logits.row(position), self.chain.temperature)?;
+        let Some((target_sum, below)) = target else { return Ok(None) };
+        let kept = |factor: f64| {
+            Power::new(target_sum / draft_sum * factor, above - below).times_is_below_one(uniform)
+        };
+        // Both sums may be off.
+        let (surely, perhaps) = (kept(1.0 + 4.0 * OFF_BY), kept(1.0 - 4.0 * OFF_BY));
+        Ok(Some(surely).filter(|_| surely == perhaps))
+    }
+}
+
 impl<T: Scalar> Positions for Logits<'_, T> {
     fn accepts(&mut self, position: usize, uniform: f64) -> Result<bool, Error> {
+        if let Some(kept) = self.at_a_glance(position, uniform)? {
+            return Ok(kept);
+        }
         let ratio = self.pair(position)?.ratio;
         Ok(ratio.is_some_and(|ratio| ratio.times_is_below_one(uniform)))
     }
@@ -270,13 +310,58 @@ impl<T: Scalar> Positions for Logits<'_, T> {
     fn most_probable(&mut self, position: usize) -> Result<usize, Error> {
         let row = self.chain.target_logits.row(position);
         let maxima = Maxima::of(self.path, Argument::TargetLogits, row);
-        Ok(maxima.map_err(|error| error.at(self.place(position)))?.id())
+        maxima.and_then(|maxima| maxima.id()).map_err(|error| error.at(self.place(position)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::{Noise, paths};
+
+    /// Whatever a glance tells is what the sums in `f64` tell, and it seldom tells nothing.
+    #[test]
+    fn a_glance_changes_no_verdict() {
+        let mut noise = Noise(11);
+        let (mut kept, mut untold, mut rounds) = (0, 0, 0);
+        for round in 0..1500_i32 {
+            let entry = |noise: &mut Noise| 12.0 * noise.uniform() - 4.0;
+            let draft: Vec<f64> = (0..300).map(|_| entry(&mut noise)).collect();
+            let target: Vec<f64> =
+                draft.iter().map(|logit| logit + entry(&mut noise) / 8.0).collect();
+            let rows = |entries| Rows::new(entries, 300).expect("whole rows");
+            for path in paths() {
+                let chain = LogitsChain {
+                    draft_logits: Some(rows(&draft)).filter(|_| round % 5 > 0),
+                    target_logits: rows(&target),
+                    draft_token_ids: &[i64::from(round % 300)],
+                    uniforms: &[0.5; 2],
+                    bonus_token_id: Some(0),
+                    temperature: 0.2 + 2.0 * noise.uniform(),
+                    draft_temperature: 0.2 + 2.0 * noise.uniform(),
+                    filters: Filters::OFF,
+                    filter_draft: false,
+                };
+                let (pairs, workers) = (vec![None], Workers::Caller);
+                let mut logits =
+                    Logits { chain: &chain, request: 0, path, workers, pairs, residual: None };
+                let ratio = logits.pair(0).expect("logits").ratio.expect("a weight");
+                let nearly = 1.0 / ratio.value();
+                let near = |noise: &mut Noise| nearly * (1.0 + (noise.uniform() - 0.5) * 1e-3);
+                for uniform in [0.0, noise.uniform(), near(&mut noise), near(&mut noise), nearly] {
+                    let uniform = uniform.min(1.0_f64.next_down());
+                    let exact = ratio.times_is_below_one(uniform);
+                    let told = logits.at_a_glance(0, uniform).expect("logits");
+                    assert_eq!(told.unwrap_or(exact), exact, "{uniform} of {nearly}");
+                    kept += i32::from(exact);
+                    untold += i32::from(told.is_none());
+                    rounds += 1;
+                }
+            }
+        }
+        assert!(kept > rounds / 4 && kept < rounds * 3 / 4, "both are seen: {kept} of {rounds}");
+        assert!(untold > rounds / 20 && untold < rounds / 2, "what is near is not told: {untold}");
+    }
 
     /// The residual that is kept is that of one position and one scale.
     #[test]

@@ -8,6 +8,7 @@ use std::cmp::Ordering;
 use crate::error::{Argument, Error};
 use crate::lanes::{Instructions, Kernel, LANES, Path, SUB_BLOCK};
 use crate::law::bad_logit;
+use crate::memory::{collect, push, room};
 use crate::row::{Row, Source};
 use crate::scalar::Scalar;
 
@@ -23,7 +24,8 @@ pub(crate) struct Maxima<'a, T> {
 impl<'a, T: Scalar> Maxima<'a, T> {
     /// An error if a logit is NaN or +inf, or all are -inf.
     pub(crate) fn of(path: Path, argument: Argument, row: Row<'a, T>) -> Result<Self, Error> {
-        let (blocks, bad) = path.run(MaximaPass { row });
+        let mut blocks = collect((0..row.len().div_ceil(SUB_BLOCK)).map(|_| f64::NEG_INFINITY))?;
+        let bad = path.run(MaximaPass { row, blocks: &mut blocks });
         let largest = blocks.iter().copied().fold(f64::NEG_INFINITY, larger);
         if bad || largest == f64::NEG_INFINITY {
             return Err(bad_logit(argument, row));
@@ -36,46 +38,50 @@ impl<'a, T: Scalar> Maxima<'a, T> {
     }
 
     /// The lowest of the ids with the largest logit.
-    pub(crate) fn id(&self) -> usize {
-        self.not_below(self.largest).first().map_or(0, |(id, _)| *id)
+    pub(crate) fn id(&self) -> Result<usize, Error> {
+        Ok(self.not_below(self.largest)?.first().map_or(0, |(id, _)| *id))
     }
 
     /// All ids whose logits are not below some number, in order, with their logits.
-    pub(crate) fn not_below(&self, bound: f64) -> Vec<(usize, f64)> {
+    pub(crate) fn not_below(&self, bound: f64) -> Result<Vec<(usize, f64)>, Error> {
         let mut found = Vec::new();
         self.visit(bound, |id, logit| {
-            found.push((id, logit));
-            bound
-        });
-        found
+            push(&mut found, (id, logit))?;
+            Ok(bound)
+        })?;
+        Ok(found)
     }
 
     /// The largest logit but `n - 1`, equal ones counted one by one; `n` is from 1 to the number of
     /// ids.
-    pub(crate) fn nth_largest(&self, n: usize) -> f64 {
+    pub(crate) fn nth_largest(&self, n: usize) -> Result<f64, Error> {
         let descending = |one: &f64, other: &f64| other.total_cmp(one);
         // With the maxima of n sub-blocks n logits are known; the n-th largest is not below them.
         let mut bound = f64::NEG_INFINITY;
         if n <= self.blocks.len() {
-            let mut blocks = self.blocks.clone();
+            let mut blocks = collect(self.blocks.iter().copied())?;
             bound = *blocks.select_nth_unstable_by(n - 1, descending).1;
         }
         let most = (2 * n).max(1024);
-        let mut found = Vec::with_capacity(most.min(self.len()));
+        let mut found = room(most.min(self.len()))?;
         self.visit(bound, |_, logit| {
             found.push(logit);
             if found.len() == most {
                 bound = *found.select_nth_unstable_by(n - 1, descending).1;
                 found.truncate(n);
             }
-            bound
-        });
-        *found.select_nth_unstable_by(n - 1, descending).1
+            Ok(bound)
+        })?;
+        Ok(*found.select_nth_unstable_by(n - 1, descending).1)
     }
 
     /// Show all logits that are not below a bound, ids ascending; each answer is the next bound,
     /// not below the one before.
-    fn visit(&self, mut bound: f64, mut seen: impl FnMut(usize, f64) -> f64) {
+    fn visit(
+        &self,
+        mut bound: f64,
+        mut seen: impl FnMut(usize, f64) -> Result<f64, Error>,
+    ) -> Result<(), Error> {
         let mut buffer = [T::NAN; SUB_BLOCK];
         for (block, largest) in self.blocks.iter().enumerate() {
             if *largest < bound {
@@ -87,10 +93,11 @@ impl<'a, T: Scalar> Maxima<'a, T> {
                 // Of the two zeros, which are equal, just one is left.
                 let logit = entry.logit() + 0.0;
                 if logit >= bound {
-                    bound = seen(id, logit);
+                    bound = seen(id, logit)?;
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -99,20 +106,22 @@ pub(crate) fn more_probable(one: &(usize, f64), other: &(usize, f64)) -> Orderin
     other.1.total_cmp(&one.1).then(one.0.cmp(&other.0))
 }
 
-struct MaximaPass<'a, T> {
+struct MaximaPass<'a, 'b, T> {
     row: Row<'a, T>,
+    /// Where the maxima of the sub-blocks go.
+    blocks: &'b mut [f64],
 }
 
-impl<T: Scalar> Kernel for MaximaPass<'_, T> {
-    /// The maxima of the sub-blocks, and whether some logit is NaN or +inf.
-    type Output = (Vec<f64>, bool);
+impl<T: Scalar> Kernel for MaximaPass<'_, '_, T> {
+    /// Whether some logit is NaN or +inf.
+    type Output = bool;
 
     #[inline(always)]
-    fn run<I: Instructions>(self) -> (Vec<f64>, bool) {
+    fn run<I: Instructions>(self) -> bool {
         let mut buffer = [T::NAN; SUB_BLOCK];
-        let mut blocks = Vec::with_capacity(self.row.len().div_ceil(SUB_BLOCK));
         let mut bad = [false; LANES];
-        for start in (0..self.row.len()).step_by(SUB_BLOCK) {
+        let starts = (0..self.row.len()).step_by(SUB_BLOCK);
+        for (start, block) in starts.zip(self.blocks) {
             let width = SUB_BLOCK.min(self.row.len() - start);
             let (groups, rest) = self.row.load(start, width, &mut buffer).as_chunks::<LANES>();
             let mut lanes = [f64::NEG_INFINITY; LANES];
@@ -127,9 +136,9 @@ impl<T: Scalar> Kernel for MaximaPass<'_, T> {
                 lanes[lane] = larger(lanes[lane], entry.logit());
                 bad[lane] |= no_logit(entry.logit());
             }
-            blocks.push(lanes.into_iter().fold(f64::NEG_INFINITY, larger));
+            *block = lanes.into_iter().fold(f64::NEG_INFINITY, larger);
         }
-        (blocks, bad.contains(&true))
+        bad.contains(&true)
     }
 }
 
@@ -163,16 +172,17 @@ mod tests {
                 let first = row.iter().position(|logit| f64::from(*logit) == sorted[0]);
                 for path in paths() {
                     let maxima = Maxima::of(path, TargetLogits, Row::of(&row)).expect("logits");
-                    assert_eq!((Some(maxima.id()), maxima.largest), (first, sorted[0]), "{len}");
+                    assert_eq!(maxima.id().ok(), first, "{len}");
+                    assert_eq!(maxima.largest, sorted[0], "{len}");
                     for n in [1, 2, 5, 64, 300, 2000, 30_000, len] {
                         let n = n.min(len);
-                        let found = maxima.nth_largest(n);
+                        let found = maxima.nth_largest(n).expect("memory");
                         assert_eq!(found, sorted[n - 1], "{n} of {len}");
                         let kept: Vec<_> = (0..len)
                             .map(|id| (id, f64::from(row[id])))
                             .filter(|(_, logit)| *logit >= found)
                             .collect();
-                        assert_eq!(maxima.not_below(found), kept, "{n} of {len}");
+                        assert_eq!(maxima.not_below(found), Ok(kept), "{n} of {len}");
                     }
                 }
             }

@@ -12,6 +12,9 @@ use std::{env, hint, mem, process, thread};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use crate::error::Error;
+use crate::memory::{collect, room};
+
 /// No machine of today gains from more, and a mistyped number must not start a million threads.
 pub(crate) const MAX_THREADS: usize = 1024;
 
@@ -46,12 +49,20 @@ pub fn set_num_threads(threads: usize) {
 }
 
 /// Answer `body(item)` for all items, in order, each computed once, on any thread.
-pub(crate) fn map<R: Send + Sync>(items: usize, body: impl Fn(usize) -> R + Sync) -> Vec<R> {
-    let answers: Vec<OnceLock<R>> = (0..items).map(|_| OnceLock::new()).collect();
+///
+/// # Errors
+/// [`Error::Memory`].
+pub(crate) fn map<R: Send + Sync>(
+    items: usize,
+    body: impl Fn(usize) -> R + Sync,
+) -> Result<Vec<R>, Error> {
+    let answers: Vec<OnceLock<R>> = collect((0..items).map(|_| OnceLock::new()))?;
     for_each(items, &|item| {
         let _ = answers[item].set(body(item));
     });
-    answers.into_iter().filter_map(OnceLock::into_inner).collect()
+    let mut found = room(items)?;
+    found.extend(answers.into_iter().filter_map(OnceLock::into_inner));
+    Ok(found)
 }
 
 /// Call `body(item)` once for every item, on any thread.
@@ -181,7 +192,7 @@ mod tests {
                 counts[item].fetch_add(1, Ordering::Relaxed);
                 item * 3
             });
-            assert_eq!(answers, expected, "{items} items");
+            assert_eq!(answers, Ok(expected), "{items} items");
         }
         let expected =
             |item| 6 - [1, 2, 3, 100, 1000].iter().filter(|end| item >= **end).count() - 1;
@@ -200,9 +211,10 @@ mod tests {
         let threads = map(2, |_| {
             barrier.wait();
             thread::current().id()
-        });
+        })
+        .expect("memory");
         set_num_threads(1);
-        let alone = map(100, |_| thread::current().id());
+        let alone = map(100, |_| thread::current().id()).expect("memory");
         set_num_threads(0);
         assert_eq!(num_threads(), 1, "0 counts as 1");
         set_num_threads(usize::MAX);

@@ -5,8 +5,9 @@ use std::ops::Range;
 use crate::accept::entries;
 use crate::argmax::argmax;
 use crate::chain::{Drafted, Method, Positions, Verdict};
-use crate::draw::{Sums, Weights};
+use crate::draw::{Entries, Sums, Weights};
 use crate::error::{Argument, Error, Place};
+use crate::float_env;
 use crate::lanes::{Instructions, Path, SUB_BLOCK, excess, lane_sum};
 use crate::residual::{SHARED_ROW, Workers, look};
 use crate::row::{Row, Source};
@@ -76,7 +77,7 @@ pub fn verify_chain<T: Scalar>(
         let chain = &chains[request];
         let path = Path::best();
         let mut positions = Probabilities { chain, request, path, workers };
-        chain.drafted().verify(method, &mut positions)
+        float_env::in_default(|| chain.drafted().verify(method, &mut positions))
     })
 }
 
@@ -130,7 +131,7 @@ impl<'a, T: Scalar> Probabilities<'a, T> {
         pair: Pair<'_, T>,
         weights: W,
     ) -> Result<Sums, Error> {
-        let sums = Sums::of(self.path, self.workers, weights);
+        let sums = Sums::of(self.path, self.workers, weights)?;
         let checked = || {
             if sums.suspect {
                 if let Draft::Row(row) = pair.draft {
@@ -148,7 +149,7 @@ impl<'a, T: Scalar> Probabilities<'a, T> {
         Ok(sums)
     }
 
-    fn drawn<W: Weights>(
+    fn drawn<W: Entries>(
         &self,
         position: usize,
         pair: Pair<'_, T>,
@@ -315,7 +316,9 @@ impl<T: Scalar> Weights for Excess<'_, T> {
         let [draft, target] = self.0.load(range, &mut buffers);
         I::excess_sum(draft, target, None)
     }
+}
 
+impl<T: Scalar> Entries for Excess<'_, T> {
     fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
         for (index, slot) in range.zip(slots) {
             let (draft, target) = self.0.entry(index);
@@ -357,7 +360,9 @@ impl<T: Scalar> Weights for Scaled<'_, T> {
         }
         (lane_sum(&weights[..width]), seen & T::SUSPECT != T::Bits::default())
     }
+}
 
+impl<T: Scalar> Entries for Scaled<'_, T> {
     fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
         for (index, slot) in range.zip(slots) {
             let (draft, target) = self.pair.entry(index);

@@ -80,7 +80,7 @@ pub(crate) fn rate_of<T: Scalar>(
     let chunks = parallel::map(len.div_ceil(chunk), |index| {
         let range = index * chunk..len.min((index + 1) * chunk);
         path.run(OverlapPass { draft: draft.part(range.clone()), target: target.part(range) })
-    });
+    })?;
     float_env::in_default(|| {
         let mut tree = Tree::new();
         for (sum, _) in &chunks {

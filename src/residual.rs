@@ -70,7 +70,7 @@ fn two_passes<T: Scalar, S: Source<T> + Sync>(
         let kept = out.as_slice().and_then(T::as_wide);
         path.run(ExcessPass { draft, target, kept })
     };
-    let found = if chunks == 1 { first(0) } else { joined(&parallel::map(chunks, first)) };
+    let found = if chunks == 1 { first(0) } else { joined(&parallel::map(chunks, first)?) };
     let mass = checked(draft, target, found)?;
     parallel::for_each(chunks, &|index| {
         let (draft, target, mut out) = part(index);

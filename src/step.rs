@@ -4,6 +4,7 @@ use crate::accept::{accept, in_vocabulary, proposed, ratio};
 use crate::error::{Error, expect};
 use crate::float_env;
 use crate::lanes::Path;
+use crate::memory::{room, try_collect};
 use crate::parallel;
 use crate::residual::{Workers, residual_of};
 use crate::row::{Row, RowMut, Source};
@@ -160,12 +161,12 @@ pub(crate) fn each_row<R: Send + Sync>(
     let workers = if rows == 1 { Workers::Several } else { Workers::Caller };
     let group = GROUP_ENTRIES.div_ceil(vocabulary);
     if rows <= group {
-        return (0..rows).map(|index| answer(index, workers)).collect();
+        return try_collect((0..rows).map(|index| answer(index, workers)));
     }
     let groups = parallel::map(rows.div_ceil(group), |index| {
         let rows = index * group..rows.min((index + 1) * group);
-        rows.map(|index| answer(index, workers)).collect::<Result<Vec<_>, _>>()
-    });
+        try_collect(rows.map(|index| answer(index, workers)))
+    })?;
     let mut answers = room(rows)?;
     for group in groups {
         // The first group with an error has the lowest row, and its first error is that row's.
@@ -215,13 +216,6 @@ fn each_token<R>(
 ) -> impl Iterator<Item = Result<R, Error>> {
     let tokens = token_ids.iter().enumerate();
     tokens.map(move |(index, token)| check(index, *token).map_err(|e| e.in_row(index)))
-}
-
-/// Room for so many answers. A server survives that there is none.
-fn room<R>(answers: usize) -> Result<Vec<R>, Error> {
-    let mut room = Vec::new();
-    room.try_reserve_exact(answers).map_err(|_| Error::Memory)?;
-    Ok(room)
 }
 
 fn expect_same_rows<T: Scalar>(

@@ -106,7 +106,7 @@ def measure(library: str) -> None:
     inputs, often = Inputs(library), LIBRARIES[library]
     gc.freeze()  # what the libraries have made so far need not be looked through each time
     small = [(call, often) for call in (*inputs.answered(), *inputs.refused())]
-    for number, (call, times) in enumerate([*small, *((call, 60) for call in inputs.large())]):
+    for number, (call, times) in enumerate([*small, *((call, 200) for call in inputs.large())]):
         for _ in range(times):  # what is made once is made by now
             call()
         gc.collect()

@@ -16,7 +16,7 @@ def logits(name: str, old: str, new: str) -> Fault:
 
 
 CHAIN_FAULTS = (
-    drafted("unknown methods accepted", "if method not in METHODS:", "if False:"),
+    drafted("unknown methods accepted", "if name not in METHODS:", "if False:"),
     drafted(
         "both layouts at once accepted",
         "if lengths is not None and indptr is not None:",
@@ -63,8 +63,57 @@ CHAIN_FAULTS = (
         "float16 uniforms accepted",
         "chain_errors",
         "_tokens.py",
-        "numbers.dtype.itemsize not in {4, 8}",
-        "numbers.dtype.itemsize not in {2, 4, 8}",
+        'dtype not in {"float32", "float64"}',
+        'dtype not in {"float16", "float32", "float64"}',
+    ),
+    Fault(
+        "bfloat16 numbers taken as their bits",
+        "chain_arguments",
+        "_tokens.py",
+        'numbers.float() if dtype == "bfloat16" else numbers',
+        "numbers",
+    ),
+    Fault(
+        "bfloat16 ids taken as integers",
+        "chain_arguments",
+        "_tokens.py",
+        "return TORCH.view(numbers.float()",
+        "return TORCH.view(numbers.int()",
+    ),
+    Fault(
+        "numbers at odd addresses handed on",
+        "chain_arguments",
+        "_tokens.py",
+        "return packed if packed.flags.aligned else packed.copy()",
+        "return packed",
+    ),
+    Fault(
+        "any object a flag",
+        "chain_arguments",
+        "_tokens.py",
+        "if isinstance(flag, bool | np.bool_):",
+        "if True:",
+    ),
+    Fault(
+        "lists nested without end looked through",
+        "chain_arguments",
+        "_kinds.py",
+        "if depth > _DEEPEST:",
+        "if False:",
+    ),
+    Fault(
+        "the method compared by the caller's code",
+        "chain_arguments",
+        "_drafted.py",
+        "name = str.__str__(method)",
+        "name = method",
+    ),
+    Fault(
+        "integers beyond 64 bits wrapped",
+        "chain_arguments",
+        "_tokens.py",
+        "if array.dtype == np.uint64 and array.size and array.max() > _INT64.max:",
+        "if False:",
     ),
     Fault(
         "int64 results of chains",
@@ -95,7 +144,7 @@ CHAIN_FAULTS = (
     logits("top_k not used", '0 if top_k is None else _integer("top_k", top_k)', "0"),
     logits("top_p not used", '1.0 if top_p is None else _number("top_p", top_p)', "1.0"),
     logits("min_p not used", '0.0 if min_p is None else _number("min_p", min_p)', "0.0"),
-    logits("drafts never filtered", "filtered = bool(filter_draft)", "filtered = False"),
+    logits("drafts never filtered", '_tokens.as_flag("filter_draft", filter_draft)', "False"),
     logits("a negative top_k accepted", "if negative.any():", "if False:"),
     logits("settings of other shapes accepted", "setting.shape != (requests.number,)", "False"),
     logits("uniforms needed at temperature 0", " or bool(np.all(target_temperature == 0))", ""),

@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from draftverify import _core
 from draftverify._arrays import Rows, rows_of
-from draftverify._drafted import are_plain, numbers_of, requests_of
+from draftverify._drafted import are_plain, method_of, numbers_of, requests_of
 
 _ArrayT = TypeVar("_ArrayT")
 Method = Literal["standard", "block", "greedy"]
@@ -134,21 +134,22 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
     if draft_probs is None:
         del arrays["draft_probs"]
     rows = rows_of(arrays, "verify_chain")
+    rule = method_of(method)
     numbers = numbers_of(
-        method,
+        rule,
         draft_token_ids,
         uniforms,
         lengths,
         indptr,
         bonus_token_ids,
-        greedy=method == "greedy",
+        greedy=rule == "greedy",
     )
     if not are_plain(draft_token_ids, uniforms, lengths, indptr, bonus_token_ids):
         # Code of their classes has run: what it did to the arrays has to be seen.
         rows = rows_of(arrays, "verify_chain")
     requests = requests_of(numbers, rows, tuple(arrays))
     verdict = _core.verify_chains(
-        None if draft_probs is None else rows.draft, rows.target, requests, method, rows.bfloat16
+        None if draft_probs is None else rows.draft, rows.target, requests, rule, rows.bfloat16
     )
     return wrapped(rows, verdict)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from draftverify import _tokens
 from draftverify._arrays import Rows
+from draftverify._kinds import type_name
 
 METHODS = ("standard", "block", "greedy")
 _LARGEST_ID = np.iinfo(np.int32).max
@@ -50,8 +51,22 @@ def are_plain(*arguments: object) -> bool:
     return all(type(argument) in plain for argument in arguments)
 
 
+def method_of(method: object) -> str:
+    """Take the name of a method. Nothing of a subclass of str runs."""
+    if not issubclass(type(method), str):
+        message = (
+            f"method: expected one of {', '.join(METHODS)}, got {type_name(method)}; pass its name"
+        )
+        raise TypeError(message)
+    name = str.__str__(method)
+    if name not in METHODS:
+        message = f"method: expected one of {', '.join(METHODS)}, got {name!r}; pass one of them"
+        raise ValueError(message)
+    return name
+
+
 def numbers_of(  # noqa: PLR0913, PLR0917 - the arguments of the public functions
-    method: object,
+    method: str,
     draft_token_ids: Any,
     uniforms: Any,
     lengths: Any,
@@ -61,9 +76,6 @@ def numbers_of(  # noqa: PLR0913, PLR0917 - the arguments of the public function
     greedy: bool = False,
 ) -> Numbers:
     """Take the arguments that are numbers. `greedy` says that no request needs uniforms."""
-    if method not in METHODS:
-        message = f"method: expected one of {', '.join(METHODS)}, got {method!r}; pass one of them"
-        raise ValueError(message)
     if lengths is not None and indptr is not None:
         message = (
             "lengths and indptr: expected one of them, got both; pass lengths with padded rows "

@@ -97,6 +97,8 @@ class _NumPy:
         pass
 
 
+# No argument has more axes, and a list can contain itself.
+_DEEPEST = 4
 # Not longdouble, which float64 would round.
 _NUMBERS: tuple[type, ...] = (int, float, np.integer, np.float16, np.float32)
 
@@ -109,11 +111,13 @@ class _List(_NumPy):
     def owns(self, array: object) -> bool:
         return isinstance(array, list | tuple)
 
-    def refusal(self, array: Any) -> str | None:
+    def refusal(self, array: Any, depth: int = 1) -> str | None:
         if type(array) not in (list, tuple):
             return f"a {type_name(array)}; pass a plain list or an array"
+        if depth > _DEEPEST:
+            return f"lists more than {_DEEPEST} deep; pass an array"
         if array and all(isinstance(entry, list | tuple) for entry in array):
-            return next(filter(None, map(self.refusal, array)), None)
+            return next(filter(None, (self.refusal(entry, depth + 1) for entry in array)), None)
         for entry in array:
             if isinstance(entry, bool) or not isinstance(entry, _NUMBERS):
                 return f"one that holds {type_name(entry)}; pass floats or ints, or stack arrays"
@@ -170,13 +174,16 @@ class _Torch:
     def view(self, array: Any) -> NDArray[Any]:
         import torch  # noqa: PLC0415 - the caller has imported it
 
-        plain = array.detach().resolve_neg()
-        if plain.dtype is torch.bfloat16:
-            plain = plain.view(torch.int16)
         try:
+            plain = array.detach().resolve_neg()
+            if plain.dtype is torch.bfloat16:
+                plain = plain.view(torch.int16)
             numpy_view: NDArray[Any] = plain.numpy()
         except (AssertionError, RuntimeError) as error:
-            message = f"expected a tensor that NumPy can see, got one that it cannot: {error}"
+            message = (
+                f"expected a tensor that NumPy can see, got one that it cannot: {error}; pass the "
+                f"real tensor, outside of Torch's modes"
+            )
             raise TypeError(message) from error
         return numpy_view
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from draftverify import _core, _tokens
 from draftverify._arrays import rows_of
 from draftverify._chains import ChainVerdict, Method, wrapped
-from draftverify._drafted import are_plain, numbers_of, requests_of
+from draftverify._drafted import are_plain, method_of, numbers_of, requests_of
 
 _ArrayT = TypeVar("_ArrayT")
 
@@ -51,7 +51,7 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
         As for `verify_chain`: independent of each other and of all randomness that the tokens were
         drafted with. None is allowed where all requests are greedy.
     temperature : float or array of float, shape (B,), default 1.0
-        What the target's logits are divided by: finite and not negative. 0 verifies a request by
+        What the target's logits are divided by: from 0 to 1e300. 0 verifies a request by
         ``method="greedy"``.
     draft_temperature : float or array of float, shape (B,), optional
         What the draft's logits are divided by; as ``temperature`` by default. Pass both where the
@@ -61,7 +61,8 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
     top_k : int or array of int, shape (B,), optional
         Restrict the target's laws to so many of the largest logits, and all that are equal to the
         last of them. 0 and None keep all. The filters come after the temperature in the order
-        top_k, top_p, min_p, each on what is left, renormalised.
+        top_k, top_p, min_p, each on what is left, renormalised. A bound that is missed by less
+        than 1e-10 is reached.
     top_p : float or array of float, shape (B,), optional
         Restrict them to the fewest most probable ids whose probability reaches this, above 0 and up
         to 1; of equally probable ids the lowest. 1 and None keep all.
@@ -114,15 +115,16 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
     if draft_logits is None:
         del arrays["draft_logits"]
     rows = rows_of(arrays, "verify_chain_logits")
+    rule = method_of(method)
     target_temperature = _number("temperature", temperature)
     numbers = numbers_of(
-        method,
+        rule,
         draft_token_ids,
         uniforms,
         lengths,
         indptr,
         bonus_token_ids,
-        greedy=method == "greedy" or bool(np.all(target_temperature == 0)),
+        greedy=rule == "greedy" or bool(np.all(target_temperature == 0)),
     )
     settings = {
         "temperature": target_temperature,
@@ -133,7 +135,7 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
         "top_p": 1.0 if top_p is None else _number("top_p", top_p),
         "min_p": 0.0 if min_p is None else _number("min_p", min_p),
     }
-    filtered = bool(filter_draft)
+    filtered = _tokens.as_flag("filter_draft", filter_draft)
     others = (temperature, draft_temperature, top_k, top_p, min_p, filter_draft)
     if not are_plain(draft_token_ids, uniforms, lengths, indptr, bonus_token_ids, *others):
         # Code of their classes has run: what it did to the arrays has to be seen.
@@ -150,7 +152,7 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
         None if draft_logits is None else rows.draft,
         rows.target,
         requests,
-        method,
+        rule,
         rows.bfloat16,
         (*settings.values(), filtered),
     )
@@ -159,8 +161,8 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
 
 def _number(name: str, value: Any) -> float | NDArray[np.float64]:
     """Take a number, or an array of them."""
-    if type(value) is float or type(value) is int:
-        return float(value)
+    if type(value) is float:
+        return value
     numbers = _tokens.as_numbers(name, value)
     return numbers if numbers.ndim else float(numbers)
 

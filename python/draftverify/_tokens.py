@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import operator
 import sys
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from draftverify._device_kinds import CUPY
-from draftverify._kinds import LIST, TORCH, kind_of, plain_view
+from draftverify._kinds import JAX, LIST, TORCH, kind_of, plain_view, type_name
+
+_ScalarT = TypeVar("_ScalarT", bound=np.generic)
 
 _INT64 = np.iinfo(np.int64)
 _LONG = 1024
@@ -56,61 +58,71 @@ def as_indices(token_ids: Any, rows: int, vocabulary: int) -> NDArray[np.int64]:
     _expect_one_a_row(name, ids.shape, rows)
     if ids.dtype == np.uint64:
         return _within_int64(name, ids.tolist(), vocabulary)
-    return np.ascontiguousarray(ids, dtype=np.int64)
+    return _packed(ids, np.int64)
 
 
 def as_integers(name: str, numbers: Any) -> NDArray[np.int64]:
     """Take an integer array, or a list of integers or of such lists, as a packed int64 array."""
     if type(numbers) is np.ndarray and numbers.dtype.char in "ilq":
-        return np.asarray(numbers, np.int64, order="C")
+        return _packed(numbers, np.int64)
     if isinstance(numbers, list | tuple):
         if numbers and all(isinstance(row, list | tuple) for row in numbers):
-            rows = [as_integers(name, row) for row in numbers]
-            if len({row.shape for row in rows}) > 1:
+            if len({len(row) for row in numbers}) > 1:
                 message = f"{name}: expected lists of one length, got others; fill up with -1"
                 raise ValueError(message)
-            return np.stack(rows)
-        numbers = [as_index(name, number, f" at index {at}") for at, number in enumerate(numbers)]
-    else:
-        numbers = _integers(name, numbers)
-    values = numbers.tolist() if getattr(numbers, "dtype", None) == np.uint64 else numbers
-    try:
-        return np.array(values, dtype=np.int64, order="C")
-    except OverflowError:
-        message = (
-            f"{name}: expected integers of at most 64 bits, got others; check where they are from"
-        )
-        raise ValueError(message) from None
+            return np.stack([_listed(name, row, f"{at}, ") for at, row in enumerate(numbers)])
+        return _listed(name, numbers, "")
+    if isinstance(numbers, int) and not isinstance(numbers, bool):
+        return np.array(_in_64_bits(name, as_index(name, numbers), ""), np.int64)
+    array = _integers(name, numbers)
+    if array.dtype == np.uint64 and array.size and array.max() > _INT64.max:
+        index = np.unravel_index(np.argmax(array > _INT64.max), array.shape)
+        place = f" at index {', '.join(map(str, index))}" if index else ""
+        _in_64_bits(name, int(array[index]), place)
+    return _packed(array, np.int64)
 
 
 def as_numbers(name: str, numbers: Any) -> NDArray[np.float64]:
     """Take a number, a float or integer array of any library, or a list, as a float64 array."""
     if type(numbers) is float or (type(numbers) is np.ndarray and numbers.dtype.char in "fd"):
-        return np.asarray(numbers, np.float64, order="C")
+        return _packed(numbers, np.float64)
     expected = "numbers"
     if isinstance(numbers, list | tuple):
         kind_of(name, numbers, f"an array or a list of {expected}")
-        return LIST.view(numbers)
-    array = _on_host(name, numbers, expected)
-    if array.dtype.kind not in "iu" and array.dtype.name not in FLOATS:
-        message = f"{name}: expected {expected}, got dtype {array.dtype.name}; pass floats"
+        try:
+            return LIST.view(numbers)
+        except ValueError as error:
+            message = f"{name}: {error}"
+            raise ValueError(message) from None
+    if isinstance(numbers, int) and not isinstance(numbers, bool):
+        numbers = _in_float64(name, as_index(name, numbers))
+    array, dtype = _on_host(name, numbers, expected)
+    if array.dtype.kind not in "iu" and dtype not in FLOATS:
+        message = f"{name}: expected {expected}, got dtype {dtype}; pass floats"
         raise TypeError(message)
-    return np.array(array, dtype=np.float64, order="C")
+    return _packed(array, np.float64)
+
+
+def as_flag(name: str, flag: object) -> bool:
+    """Take a bool, Python's or NumPy's."""
+    if isinstance(flag, bool | np.bool_):
+        return bool(flag)
+    message = f"{name}: expected True or False, got {type_name(flag)}; pass a bool"
+    raise TypeError(message)
 
 
 def as_uniforms(numbers: Any) -> NDArray[np.float64]:
     """Copy uniform numbers of any library, or a list of floats, to a float64 array."""
     name, expected = "uniforms", "float32 or float64 numbers"
     if type(numbers) is np.ndarray and numbers.dtype.char in "fd":
-        return np.asarray(numbers, np.float64, order="C")
-    if not isinstance(numbers, list | tuple):
-        numbers = _on_host(name, numbers, expected)
-        if numbers.dtype.kind != "f" or numbers.dtype.itemsize not in {4, 8}:
-            message = (
-                f"{name}: expected {expected}, got dtype {numbers.dtype.name}; draw them as float32"
-            )
-            raise TypeError(message)
-    return as_numbers(name, numbers)
+        return _packed(numbers, np.float64)
+    if isinstance(numbers, list | tuple):
+        return as_numbers(name, numbers)
+    array, dtype = _on_host(name, numbers, expected)
+    if dtype not in {"float32", "float64"}:
+        message = f"{name}: expected {expected}, got dtype {dtype}; draw them as float32"
+        raise TypeError(message)
+    return _packed(array, np.float64)
 
 
 def as_possible(token_ids: Any, rows: int, vocabulary: int) -> NDArray[np.int64]:
@@ -147,6 +159,44 @@ def in_int64(name: str, token: int, vocabulary: int, place: str = "") -> int:
     return token
 
 
+def _packed(numbers: NDArray[Any] | float, dtype: type[_ScalarT]) -> NDArray[_ScalarT]:
+    """See or copy numbers as an array that the compiled part can read."""
+    packed = np.asarray(numbers, dtype, order="C")
+    return packed if packed.flags.aligned else packed.copy()
+
+
+def _listed(name: str, numbers: Any, row: str) -> NDArray[np.int64]:
+    """Take a list of integers."""
+    integers = []
+    for at, number in enumerate(numbers):
+        place = f" at index {row}{at}"
+        integers.append(_in_64_bits(name, as_index(name, number, place), place))
+    return np.array(integers, np.int64)
+
+
+def _in_64_bits(name: str, number: int, place: str) -> int:
+    if _INT64.min <= number <= _INT64.max:
+        return number
+    message = (
+        f"{name}: expected integers of at most 64 bits, got {_shown(number)}{place}; check where "
+        f"they are from"
+    )
+    raise ValueError(message)
+
+
+def _in_float64(name: str, number: int) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        message = f"{name}: expected a number, got {_shown(number)}; pass a float"
+        raise ValueError(message) from None
+
+
+def _shown(number: int) -> str:
+    # Python refuses to write out integers of thousands of digits.
+    return str(number) if number.bit_length() < _LONG else f"one of {number.bit_length()} bits"
+
+
 def _within_int64(name: str, tokens: list[int], vocabulary: int) -> NDArray[np.int64]:
     """Make an array of ids. NumPy would make floats of some that are too large."""
     if all(_INT64.min <= token <= _INT64.max for token in tokens):
@@ -156,14 +206,12 @@ def _within_int64(name: str, tokens: list[int], vocabulary: int) -> NDArray[np.i
 
 
 def _outside(name: str, token: int, vocabulary: int, place: str) -> ValueError:
-    # Python refuses to write out integers of thousands of digits.
-    shown = str(token) if token.bit_length() < _LONG else f"one of {token.bit_length()} bits"
     cure = "ids do not wrap: leave padding out"
     if token > 0:
         cure = "check that the ids belong to this vocabulary"
     return ValueError(
         f"{name}: expected an id from 0 to {vocabulary - 1} (the rows have {vocabulary} entries), "
-        f"got {shown}{place}; {cure}"
+        f"got {_shown(token)}{place}; {cure}"
     )
 
 
@@ -179,35 +227,40 @@ def _expect_one_a_row(name: str, shape: tuple[int, ...], rows: int) -> None:
 
 def _integers(name: str, numbers: Any) -> NDArray[Any]:
     """See an integer array of any library as a NumPy array."""
-    array = _on_host(name, numbers, "integers")
+    array, dtype = _on_host(name, numbers, "integers")
     if array.dtype.kind in "iu":
         return array
-    if array.dtype.name in _NARROW:
+    if dtype in _NARROW:
         return array.astype(np.int64)
-    raise _not_integers(name, array.dtype.name)
+    raise _not_integers(name, dtype)
 
 
-def _on_host(name: str, numbers: Any, expected: str) -> NDArray[Any]:
-    """Copy numbers of any library to a NumPy array."""
+def _on_host(name: str, numbers: Any, expected: str) -> tuple[NDArray[Any], str]:
+    """See numbers of any library as a NumPy array, and name the dtype that they have there.
+
+    Torch's bfloat16, which NumPy has not got, comes as float32.
+    """
     if isinstance(numbers, np.ma.MaskedArray):
         message = f"{name}: expected {expected}, got a masked array; pass .filled(...) or .data"
         raise TypeError(message)
     view = plain_view(numbers)
     if view is not None and numbers.dtype is not sys.modules["torch"].bfloat16:
-        return view
-    if TORCH.owns(numbers):
-        reason = TORCH.refusal(numbers)
-        if reason is not None:
+        return view, view.dtype.name
+    for kind in (TORCH, JAX):
+        if kind.owns(numbers) and (reason := kind.refusal(numbers)) is not None:
             message = f"{name}: expected {expected}, got {reason}"
             raise TypeError(message)
-        return TORCH.view(numbers.cpu())
     try:
+        if TORCH.owns(numbers):
+            dtype, numbers = TORCH.dtype(numbers), numbers.cpu()
+            return TORCH.view(numbers.float() if dtype == "bfloat16" else numbers), dtype
         if callable(getattr(numbers, "get", None)):  # CuPy
             numbers = numbers.get()
-        return np.asarray(numbers)
+        array = np.asarray(numbers)
     except Exception as error:
         message = f"{name}: expected an array or list of {expected}, got {error}; pass {expected}"
         raise TypeError(message) from error
+    return array, array.dtype.name
 
 
 def _not_integers(name: str, dtype: str) -> TypeError:

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
+use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -9,6 +10,7 @@ use super::array::{Array, Dtype};
 use super::{by_dtype, misuse, run};
 use crate::chain::{Method, Verdict};
 use crate::error::Error;
+use crate::memory::{collect, try_collect};
 use crate::probabilities::{Chain, verify_chain};
 use crate::rows::Rows;
 use crate::scalar::Scalar;
@@ -29,24 +31,36 @@ pub(super) type Answer<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray2<i3
 /// Where the drafted tokens of the requests lie: one after the other, or with `width` places each.
 ///
 /// The numbers are copies: nobody changes them between a check and its use.
-#[derive(FromPyObject)]
 pub(super) struct Requests {
     number: usize,
     width: Option<usize>,
-    #[pyo3(from_py_with = numbers_of)]
     lengths: Option<Vec<i64>>,
-    #[pyo3(from_py_with = numbers_of)]
     token_ids: Option<Vec<i64>>,
-    #[pyo3(from_py_with = numbers_of)]
     uniforms: Option<Vec<f64>>,
-    #[pyo3(from_py_with = numbers_of)]
     bonus_token_ids: Option<Vec<i64>>,
+}
+
+// Not derived: that would make a TypeError of a lack of memory.
+impl<'a, 'py> FromPyObject<'a, 'py> for Requests {
+    type Error = PyErr;
+
+    fn extract(requests: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        let part = |name| requests.getattr(name);
+        Ok(Self {
+            number: part("number")?.extract()?,
+            width: part("width")?.extract()?,
+            lengths: numbers_of(&part("lengths")?)?,
+            token_ids: numbers_of(&part("token_ids")?)?,
+            uniforms: numbers_of(&part("uniforms")?)?,
+            bonus_token_ids: numbers_of(&part("bonus_token_ids")?)?,
+        })
+    }
 }
 
 /// A copy of a packed array.
 pub(super) fn numbers_of<N: Element + Copy>(array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<N>>> {
     let array: Option<PyReadonlyArray1<'_, N>> = array.extract()?;
-    Ok(array.map(|array| array.as_slice().map(<[N]>::to_vec)).transpose()?)
+    array.map(|array| Ok(collect(array.as_slice()?.iter().copied())?)).transpose()
 }
 
 /// One request: its number, where its ids begin, and how many there are.
@@ -72,7 +86,7 @@ impl Requests {
             start += self.width.unwrap_or(length);
             Ok(request)
         };
-        (0..self.number).map(request).collect()
+        try_collect((0..self.number).map(request))
     }
 
     /// How many tokens of a request stand in front of a run of -1.
@@ -138,8 +152,8 @@ impl Requests {
         verify: impl FnOnce(&[C]) -> Result<Vec<Verdict>, Error> + Send,
     ) -> PyResult<Answer<'py>> {
         let requests = self.each()?;
-        let chains: Option<Vec<_>> = requests.iter().map(|request| chain(*request)).collect();
-        let chains = chains.ok_or_else(misuse)?;
+        let chains = requests.iter().map(|request| chain(*request).ok_or_else(misuse));
+        let chains = try_collect(chains)?;
         let vocabulary = target.object.shape().last().copied().unwrap_or(0);
         let verdicts = run(py, chains.len().saturating_mul(vocabulary), || verify(&chains))?;
         self.answer(py, &requests, &verdicts)
@@ -153,7 +167,8 @@ impl Requests {
     ) -> PyResult<Answer<'py>> {
         let longest = requests.iter().map(|request| request.length).max();
         let width = 1 + self.width.or(longest).unwrap_or(0);
-        let mut token_ids = vec![-1; requests.len() * width];
+        let places = requests.len().saturating_mul(width);
+        let mut token_ids = collect((0..places).map(|_| -1))?;
         for ((request, verdict), row) in
             requests.iter().zip(verdicts).zip(token_ids.chunks_exact_mut(width))
         {
@@ -164,7 +179,7 @@ impl Requests {
             }
         }
         let accepted = verdicts.iter().map(|verdict| i32::try_from(verdict.num_accepted));
-        let accepted = accepted.collect::<Result<Vec<_>, _>>().map_err(|_| misuse())?;
+        let accepted = try_collect(accepted.map(|number| number.map_err(|_| misuse())))?;
         let token_ids = PyArray1::from_vec(py, token_ids).reshape([requests.len(), width])?;
         Ok((PyArray1::from_vec(py, accepted), token_ids))
     }

@@ -1,8 +1,9 @@
 //! Chains of logits, for `draftverify._logits`.
 
 use half::{bf16, f16};
-use numpy::Element;
+use numpy::{Element, PyUntypedArray};
 use pyo3::Borrowed;
+use pyo3::conversion::FromPyObjectOwned;
 use pyo3::prelude::*;
 
 use super::array::{Array, Dtype};
@@ -14,29 +15,31 @@ use crate::logits::{LogitsChain, verify_chain_logits};
 use crate::scalar::Scalar;
 
 /// One number for all requests, or one for each.
-#[derive(FromPyObject)]
-pub(super) enum Setting<N: Element + Copy> {
+pub(super) enum Setting<N> {
     All(N),
-    #[pyo3(transparent)]
-    Each(Each<N>),
+    Each(Vec<N>),
 }
 
-/// A copy of a packed array.
-pub(super) struct Each<N>(Vec<N>);
-
-impl<'a, 'py, N: Element + Copy> FromPyObject<'a, 'py> for Each<N> {
+// Not derived: that would make a TypeError of a lack of memory.
+impl<'a, 'py, N> FromPyObject<'a, 'py> for Setting<N>
+where
+    N: Element + Copy + FromPyObjectOwned<'py, Error = PyErr>,
+{
     type Error = PyErr;
 
-    fn extract(array: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        numbers_of(&array)?.map(Self).ok_or_else(misuse)
+    fn extract(setting: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        if setting.cast::<PyUntypedArray>().is_err() {
+            return setting.extract().map(Self::All);
+        }
+        numbers_of(&setting)?.map(Self::Each).ok_or_else(misuse)
     }
 }
 
-impl<N: Element + Copy> Setting<N> {
+impl<N: Copy> Setting<N> {
     fn of(&self, request: usize) -> Option<N> {
         match self {
             Self::All(number) => Some(*number),
-            Self::Each(Each(numbers)) => numbers.get(request).copied(),
+            Self::Each(numbers) => numbers.get(request).copied(),
         }
     }
 }

@@ -37,6 +37,7 @@ use pyo3::types::{PyDict, PyInt};
 use self::array::{Array, Dtype, fresh};
 use crate::error::{Error, contain};
 use crate::lanes::Path;
+use crate::memory::collect;
 use crate::residual::Workers;
 use crate::scalar::Scalar;
 use crate::step::{self, OnBadRow, Step, step_of};
@@ -91,11 +92,18 @@ fn run<R: Send>(
     body: impl FnOnce() -> Result<R, Error> + Send,
 ) -> PyResult<R> {
     let result = if entries < DETACH_ENTRIES { contain(body) } else { py.detach(|| contain(body)) };
-    result.map_err(|error| match error {
-        Error::Internal(_) => PyRuntimeError::new_err(error.to_string()),
-        Error::Memory => PyMemoryError::new_err(error.to_string()),
-        _ => PyValueError::new_err(error.to_string()),
-    })
+    Ok(result?)
+}
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        match error {
+            Error::Internal(_) => PyRuntimeError::new_err(message),
+            Error::Memory => PyMemoryError::new_err(message),
+            _ => PyValueError::new_err(message),
+        }
+    }
 }
 
 /// The step of two vectors of the same dtype and length, and its residual in a fresh array. `None`
@@ -288,8 +296,9 @@ fn accept_rows<'py>(
     let arrays = [draft, target, out];
     let steps =
         by_dtype!(draft.dtype, typed(py, arrays, ids_of(token_ids)?.as_slice()?, on_bad_row))?;
-    let accept_prob = PyArray1::from_iter(py, steps.iter().map(|step| step.accept_prob));
-    Ok([accept_prob, PyArray1::from_iter(py, steps.iter().map(|step| step.mass))])
+    let accept_prob = collect(steps.iter().map(|step| step.accept_prob))?;
+    let mass = collect(steps.iter().map(|step| step.mass))?;
+    Ok([accept_prob, mass].map(|numbers| PyArray1::from_vec(py, numbers)))
 }
 
 /// The accept probabilities of checked rows.

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use super::array::{Array, Dtype};
 use super::{by_dtype, misuse, run};
 use crate::lanes::Path;
+use crate::memory::try_collect;
 use crate::rate::{acceptance_rates, rate_of};
 use crate::residual::Workers;
 use crate::scalar::Scalar;
@@ -28,7 +29,9 @@ pub(super) fn rate_rows<'py>(
         run(py, draft.len().saturating_mul(draft.vocabulary()), || {
             if vector {
                 let (draft, target) = (draft.row(0), target.row(0));
-                return Ok(vec![rate_of(Path::best(), Workers::Several, draft, target)?]);
+                return try_collect(
+                    [rate_of(Path::best(), Workers::Several, draft, target)].into_iter(),
+                );
             }
             acceptance_rates(draft, target)
         })

@@ -209,7 +209,7 @@ fn law_bits<T: Scalar>(
     let law = |row| Law::of(path, workers, TargetLogits, row, 0.8, filters).expect("a law");
     let ((draft, _), (target, sums)) = (law(rows[0]), law(rows[1]));
     let residual = Residual::new(target, Draft::Law(draft), 0.9);
-    let masses = Sums::of(path, workers, residual);
+    let masses = Sums::of(path, workers, residual).expect("memory");
     let drawn = |id: Option<usize>| id.expect("some weight") as u64;
     [
         target.total.to_bits(),
@@ -544,7 +544,7 @@ fn arguments_are_checked_before_rows_are_read() {
         Error::Parameter { argument, request: 0, .. } => argument,
         other => panic!("{other}"),
     };
-    for bad in [-1.0, -f64::MIN_POSITIVE, f64::NAN, INF] {
+    for bad in [-1.0, -f64::MIN_POSITIVE, f64::NAN, 1e300_f64.next_up(), INF] {
         assert_eq!(parameter(LogitsChain { temperature: bad, ..good }), "temperature", "{bad}");
         let chain = LogitsChain { draft_temperature: bad, ..good };
         assert_eq!(parameter(chain), "draft_temperature", "{bad}");
@@ -559,7 +559,10 @@ fn arguments_are_checked_before_rows_are_read() {
     }
     let error = |chain| error(chain, Method::Standard);
     let text = error(LogitsChain { temperature: f64::NAN, ..good }).to_string();
-    assert!(text.starts_with("temperature: expected a finite number above 0, or 0 "), "{text}");
+    assert!(
+        text.starts_with("temperature: expected a number above 0 and up to 1e300, or 0 "),
+        "{text}"
+    );
     assert!(text.contains(", got nan for request 0; "), "{text}");
 
     let length = |chain| matches!(error(chain), Error::Length { .. });
