@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import ml_dtypes
 import numpy as np
@@ -38,7 +38,11 @@ def need(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        reason = f"{module} is not installed"
+        lacking(f"{module} is not installed")
+
+
+def lacking(reason: str) -> NoReturn:
+    """Skip a test and say why, or fail where no test may be skipped."""
     if os.environ.get("DRAFTVERIFY_REQUIRE_ALL") == "1":
         pytest.fail(f"{reason}, and DRAFTVERIFY_REQUIRE_ALL=1 lets no test be skipped")
     pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""The command line: `python -m draftverify demo` and `python -m draftverify bench`."""
+"""The command line: `python -m draftverify demo`, `bench` and `gpu-check`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import argparse
 import os
 import sys
 
-from draftverify import __version__, _bench, _demo
+from draftverify import __version__, _bench, _demo, _gpu_check
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one subcommand and give the exit code: 0, or 2 for a wrong command line."""
+    """Run one subcommand and give the exit code: its own, or 2 for a wrong command line."""
+    code = 0
     try:
         try:
             arguments = _parser().parse_args(argv)
-            arguments.run(arguments)
+            code = arguments.run(arguments) or 0
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -22,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
         # interpreter would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    return 0
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _demo.add_parser(commands)
     _bench.add_parser(commands)
+    _gpu_check.add_parser(commands)
     return parser
 
 

@@ -45,6 +45,9 @@ def step(draft_probs: object, target_probs: object, drafted_token: object) -> di
         return step(draft_probs, target_probs, _tokens.as_index("drafted_token", drafted_token))
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(V,)", 1)
+    if rows.backend is not None:
+        token = _tokens.within("drafted_token", drafted_token, rows.draft.shape[0])
+        return rows.backend.step(draft_probs, target_probs, token)
     token = _tokens.in_int64("drafted_token", drafted_token, rows.draft.shape[0])
     accept_prob, residual = _core.accept_vectors(rows.draft, rows.target, token, rows.bfloat16)
     return {
@@ -124,11 +127,16 @@ def accept_residual(
         that are NaN, infinite or negative: the lowest row is named, all ids before any entries.
         ``out`` is as it was, unless the error is about entries: then its content is unspecified.
     NotImplementedError
-        Tensors on another device than the CPU.
+        Arrays on a GPU without CuPy, and on other devices.
 
     Notes
     -----
     Leviathan, Kalman and Matias, ICML 2023, algorithm 1 (arXiv 2211.17192), row by row.
+
+    On a GPU the work is queued on the caller's current stream. With ``check`` the call waits for
+    the answers, once; without it nothing waits, and ids that are on the GPU are not looked at
+    before: a row whose id is outside the vocabulary answers NaN too. Calls without ``check``, with
+    ids of int64 on the GPU, can be captured in a CUDA graph.
 
     Examples
     --------
@@ -141,6 +149,11 @@ def accept_residual(
     """
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(N, V)", 2)
+    if rows.backend is not None:
+        answer = rows.backend.accept_residual(
+            draft_probs, target_probs, draft_token_ids, out, bool(check)
+        )
+        return AcceptResidual(*answer)
     ids = _tokens.as_indices(draft_token_ids, *rows.draft.shape)
     if type(draft_token_ids) is not np.ndarray or type(check) is not bool:
         # Code of the ids' classes has run: what it did to the arrays has to be seen.
@@ -210,6 +223,8 @@ def accept_probs(draft_probs: object, target_probs: object, draft_token_ids: obj
     """
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(N, V)", 2)
+    if rows.backend is not None:
+        return rows.backend.accept_probs(draft_probs, target_probs, draft_token_ids)
     ids = _tokens.as_indices(draft_token_ids, *rows.draft.shape)
     rows = _arrays.pair(draft_probs, target_probs)  # anew, as in `accept_residual`
     _expect_shapes(rows, "(N, V)", 2)
@@ -218,7 +233,7 @@ def accept_probs(draft_probs: object, target_probs: object, draft_token_ids: obj
 
 
 def _expect_shapes(rows: _arrays.Rows, expected: str, ndim: int) -> None:
-    draft, target = rows.draft.shape, rows.target.shape
+    draft, target = tuple(rows.draft.shape), tuple(rows.target.shape)
     if draft != target or len(draft) != ndim or draft[-1] == 0:
         if len(draft) == len(target) != ndim:
             other = (

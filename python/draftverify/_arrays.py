@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftverify._kinds import NUMPY, TORCH, Kind, kind_of, memory_of, plain_view, type_name
+from draftverify._device_kinds import DLPACK, exported
+from draftverify._elsewhere import Backend, backend_of
+from draftverify._kinds import NUMPY, TORCH, HostKind, kind_of, memory_of, plain_view, type_name
+
+_Seen = TypeVar("_Seen")
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 # Those of native byte order that NumPy has itself.
@@ -17,12 +22,16 @@ _NUMPY_DTYPES = {np.dtype(name): name for name in ("float16", "float32", "float6
 
 
 class Rows(NamedTuple):
-    """The rows of both models, or of the target alone, which belong together."""
+    """The rows of both models, or of the target alone, which belong together.
 
-    kind: Kind
+    Where there is a backend, `views` are the arrays themselves, and what wraps is no use.
+    """
+
+    kind: HostKind
     dtype: str
     device: str
     views: tuple[NDArray[Any], ...]
+    backend: Backend | None = None
 
     @property
     def draft(self) -> NDArray[Any]:
@@ -43,8 +52,8 @@ class Rows(NamedTuple):
 def rows_of(arrays: dict[str, object], function: str | None = None) -> Rows:
     """See one or two arrays, called by their names, as NumPy arrays of one dtype.
 
-    Kinds are checked before dtypes and these before devices. `function` is what would need a kernel
-    for other devices.
+    Kinds are checked before dtypes and these before devices. Arrays that are elsewhere stay as they
+    are, for a backend to compute with, unless `function` has a kernel for the CPU alone.
     """
     plain = _plain(*arrays.values())
     if plain is not None:
@@ -59,7 +68,7 @@ def rows_of(arrays: dict[str, object], function: str | None = None) -> Rows:
             cure = "convert the list to an array of the same dtype"
         message = f"{names}: expected arrays of one library, got {found}; {cure}"
         raise TypeError(message)
-    dtypes = [kind.dtype(array) for array in arrays.values()]
+    dtypes = [_seen(name, kind.dtype, array) for name, array in arrays.items()]
     if len(set(dtypes)) > 1 or dtypes[0] not in DTYPES:
         both = len(dtypes) > 1
         message = (
@@ -73,28 +82,39 @@ def rows_of(arrays: dict[str, object], function: str | None = None) -> Rows:
         message = f"{names}: expected one device, got {' and '.join(devices)}; move one of them"
         raise ValueError(message)
     if devices[0].partition(":")[0] != "cpu":
-        message = (
-            f"{names}: expected arrays on the CPU, got {devices[0]}, for which "
-            f"{function + ' has' if function else 'there is'} no kernel yet; move them with .cpu()"
+        if function is not None:
+            message = (
+                f"{names}: expected arrays on the CPU, got {devices[0]}, for which {function} has "
+                f"no kernel yet; move them with {kind.to_host}"
+            )
+            raise NotImplementedError(message)
+        backend = backend_of(names, devices[0], dtypes[0], kind.to_host)
+        # What speaks DLPack alone has no shape to ask for.
+        where_they_are: tuple[Any, ...] = tuple(
+            exported(array) if kind is DLPACK else array for array in arrays.values()
         )
-        raise NotImplementedError(message)
-    views = []
-    for name, array in arrays.items():
-        try:
-            views.append(kind.view(array))
-        except (TypeError, ValueError) as error:
-            message = f"{name}: {error}"
-            raise type(error)(message) from None
-    return Rows(kind, dtypes[0], devices[0], tuple(views))
+        return Rows(cast("HostKind", kind), dtypes[0], devices[0], where_they_are, backend)
+    host = cast("HostKind", kind)
+    views = tuple(_seen(name, host.view, array) for name, array in arrays.items())
+    return Rows(host, dtypes[0], devices[0], views)
 
 
-def pair(draft_probs: object, target_probs: object) -> Rows:
+def _seen(name: str, look: Callable[[object], _Seen], array: object) -> _Seen:
+    """Look at an array; name it in an error."""
+    try:
+        return look(array)
+    except (TypeError, ValueError) as error:
+        message = f"{name}: {error}"
+        raise type(error)(message) from None
+
+
+def pair(draft_probs: object, target_probs: object, function: str | None = None) -> Rows:
     """See the rows of both models as NumPy arrays of one dtype."""
-    return rows_of({"draft_probs": draft_probs, "target_probs": target_probs})
+    return rows_of({"draft_probs": draft_probs, "target_probs": target_probs}, function)
 
 
 def output(out: object, rows: Rows, inputs: dict[str, object]) -> NDArray[Any]:
-    """See `out` as a NumPy array that can take the residuals of `rows`.
+    """See `out` as a NumPy array that can take the residuals of `rows`; on a GPU, its addresses.
 
     It may share no memory with the inputs, named as they are.
     """
@@ -122,11 +142,11 @@ def output(out: object, rows: Rows, inputs: dict[str, object]) -> NDArray[Any]:
     if reason is not None:
         message = f"out: expected an array that may be written to, got {reason}"
         raise (TypeError if kind.immutable else ValueError)(message)
-    view = kind.view(out)
-    if view.shape != rows.draft.shape:
+    view = memory_of(out) if rows.backend else cast("HostKind", kind).view(out)
+    if view.shape != tuple(rows.draft.shape):
         message = (
-            f"out: expected shape {rows.draft.shape} as the rows have, got {view.shape}; pass an "
-            f"array of it"
+            f"out: expected shape {tuple(rows.draft.shape)} as the rows have, got {view.shape}; "
+            f"pass an array of it"
         )
         raise ValueError(message)
     if _overlaps_itself(view):

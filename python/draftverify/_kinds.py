@@ -14,7 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-KNOWN = "a NumPy array, a Torch or JAX array on the CPU, or a list of numbers"
+from draftverify._device_kinds import CUPY, DLPACK, addresses
+from draftverify._elsewhere import is_gpu
+
+KNOWN = "a NumPy array, a Torch, JAX or CuPy array, or a list of numbers"
 
 
 class Kind(Protocol):
@@ -23,6 +26,8 @@ class Kind(Protocol):
     name: str
     # Whether no array of this library can be written to.
     immutable: bool
+    # What moves an array to the CPU.
+    to_host: str
 
     def owns(self, array: object) -> bool:
         """Whether the array is of this library."""
@@ -36,17 +41,21 @@ class Kind(Protocol):
     def device(self, array: Any) -> str:
         """Name the device."""
 
-    def view(self, array: Any) -> NDArray[Any]:
-        """See the memory as a NumPy array proper; bfloat16 may be seen as 16-bit integers."""
-
-    def wrap(self, array: NDArray[Any], dtype: str, device: str) -> Any:
-        """Hand a fresh NumPy array over to this library, as an array of `dtype` on `device`."""
-
     def unwritable(self, array: Any) -> str | None:
         """Why the array may not be written to, and the cure."""
 
     def written(self, array: Any) -> None:
         """Tell the library that the array was written to."""
+
+
+class HostKind(Kind, Protocol):
+    """What differs between libraries that have arrays in this process's memory."""
+
+    def view(self, array: Any) -> NDArray[Any]:
+        """See the memory as a NumPy array proper; bfloat16 may be seen as 16-bit integers."""
+
+    def wrap(self, array: NDArray[Any], dtype: str, device: str) -> Any:
+        """Hand a fresh NumPy array over to this library, as an array of `dtype` on `device`."""
 
 
 @lru_cache(maxsize=64)
@@ -59,6 +68,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 class _NumPy:
     name = "NumPy"
     immutable = False
+    to_host = "numpy.asarray"
 
     def owns(self, array: object) -> bool:
         return isinstance(array, np.ndarray)
@@ -130,6 +140,7 @@ class _List(_NumPy):
 class _Torch:
     name = "Torch"
     immutable = False
+    to_host = ".cpu()"
 
     def owns(self, array: object) -> bool:
         torch = sys.modules.get("torch")
@@ -200,6 +211,7 @@ class _Jax:
 
     name = "JAX"
     immutable = True
+    to_host = "jax.device_put(array, jax.devices('cpu')[0])"
 
     def owns(self, array: object) -> bool:
         jax = sys.modules.get("jax")
@@ -258,6 +270,11 @@ def in_memory(tensor: Any) -> bool:
         return False
 
 
+# Where tensors were that Torch did not show. Its refusal takes tens of microseconds, so that from
+# the first of them on tensors are asked where they are; until then nobody pays for the question.
+_AWAY: set[str] = set()
+
+
 def plain_view(tensor: Any) -> NDArray[Any] | None:
     """See an ordinary Torch CPU tensor as a NumPy array, in a third of the time that `view` takes.
 
@@ -266,7 +283,7 @@ def plain_view(tensor: Any) -> NDArray[Any] | None:
     `refusal` says why, or `view` finds a way.
     """
     torch = sys.modules.get("torch")
-    if torch is None or type(tensor) is not torch.Tensor:
+    if torch is None or type(tensor) is not torch.Tensor or (_AWAY and not tensor.is_cpu):
         return None
     try:
         if tensor.dtype is not torch.bfloat16:
@@ -282,6 +299,8 @@ def plain_view(tensor: Any) -> NDArray[Any] | None:
         end = view.nbytes + tensor.storage_offset() * view.itemsize
         held = end <= storage.nbytes() and (storage.data_ptr() or not end)
     except (AssertionError, RuntimeError, TypeError):
+        if not tensor.is_cpu:
+            _AWAY.add(tensor.device.type)
         return None
     return view if held else None
 
@@ -290,15 +309,28 @@ NUMPY = _NumPy()
 LIST = _List()
 TORCH = _Torch()
 JAX = _Jax()
-_KINDS: tuple[Kind, ...] = (NUMPY, LIST, TORCH, JAX)
+_KINDS: tuple[Kind, ...] = (NUMPY, LIST, TORCH, JAX, CUPY, DLPACK)
+
+
+def on_gpu(array: object) -> bool:
+    """Whether this is an array on a GPU that CUDA kernels may run on."""
+    kind = next((kind for kind in _KINDS if kind.owns(array)), NUMPY)
+    if kind in (NUMPY, LIST) or kind.refusal(array):  # what is refused may be on no device
+        return False
+    return is_gpu(kind.device(array))
 
 
 def memory_of(array: Any) -> NDArray[Any]:
-    """See the memory of an array of any kind, to compare it with that of another."""
+    """See the memory of an array of any kind, to compare it with that of another.
+
+    On a GPU only its addresses are there.
+    """
     if NUMPY.owns(array):
         return np.asarray(array)
     if JAX.owns(array) and JAX.device(array).startswith("cpu"):
         return JAX.view(array)
+    if CUPY.owns(array) or (TORCH.owns(array) and is_gpu(TORCH.device(array))):
+        return addresses(array)
     if not TORCH.owns(array) or TORCH.device(array) != "cpu":
         return np.empty(0)
     if not array.is_neg():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from draftverify._kinds import NUMPY, TORCH, Kind, kind_of, type_name
+from draftverify._kinds import NUMPY, TORCH, HostKind, Kind, kind_of, type_name
 
 _KNOWN = "a number, a NumPy array, a Torch or JAX array on the CPU, or a list of numbers"
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -80,10 +80,11 @@ class Numbers:
         """Hand a result to the caller: a Python number, or an array of the caller's library."""
         if result.ndim == 0:
             return result.item()
-        kind: Kind = NUMPY
+        kind: HostKind = NUMPY
         device = "cpu"
         if self._library is not None:
-            _, array, kind = self._library
+            _, array, found = self._library
+            kind = cast("HostKind", found)  # the arrays were seen on the CPU
             device = kind.device(array)
         return kind.wrap(np.ascontiguousarray(result), result.dtype.name, device)
 
@@ -142,11 +143,11 @@ def _array(name: str, value: Any, kind: Kind) -> tuple[NDArray[Any], str]:
         return (array, array.dtype.name) if array.size else (array, "int64")
     dtype, device = kind.dtype(value), kind.device(value)
     if device.partition(":")[0] != "cpu":
-        message = f"{name}: expected an array on the CPU, got {device}; move it with .cpu()"
+        message = f"{name}: expected an array on the CPU, got {device}; move it with {kind.to_host}"
         raise NotImplementedError(message)
     if kind is TORCH and dtype == "bfloat16":
         value = value.double()
-    return kind.view(value), dtype
+    return cast("HostKind", kind).view(value), dtype
 
 
 def _first(values: Floats, bad: NDArray[np.bool_]) -> tuple[float, str]:

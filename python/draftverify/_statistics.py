@@ -56,7 +56,7 @@ def acceptance_rate(draft_probs: object, target_probs: object) -> Any:
     >>> acceptance_rate([0.75, 0.25], [0.5, 0.5])
     0.75
     """
-    rows = _arrays.pair(draft_probs, target_probs)
+    rows = _arrays.pair(draft_probs, target_probs, "acceptance_rate")
     draft, target = rows.draft.shape, rows.target.shape
     if draft != target or len(draft) not in (1, 2) or draft[-1] == 0:
         message = (

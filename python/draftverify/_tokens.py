@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from draftverify._device_kinds import CUPY
 from draftverify._kinds import JAX, LIST, TORCH, kind_of, plain_view, type_name
 
 _ScalarT = TypeVar("_ScalarT", bound=np.generic)
@@ -38,6 +39,8 @@ def as_index(name: str, token: Any, place: str = "") -> int:
     shape = getattr(token, "shape", ())
     if isinstance(shape, tuple) and shape:
         raise _not_integer(name, f"an array of shape {tuple(shape)}", place)
+    if CUPY.owns(token) and token.dtype.kind in "iu":
+        token = token.item()  # CuPy's arrays are no integers to Python
     try:
         return int.__index__(operator.index(token))  # an int proper, also of a subclass
     except (TypeError, ValueError, RuntimeError):
@@ -122,6 +125,33 @@ def as_uniforms(numbers: Any) -> NDArray[np.float64]:
     return _packed(array, np.float64)
 
 
+def as_possible(token_ids: Any, rows: int, vocabulary: int) -> NDArray[np.int64]:
+    """Take ids as `as_indices` does, and refuse those outside the vocabulary.
+
+    For where the compiled part, which does so too, does not see them.
+    """
+    ids = as_indices(token_ids, rows, vocabulary)
+    wrong = np.flatnonzero((ids < 0) | (ids >= vocabulary))
+    if wrong.size:
+        row = int(wrong[0])
+        raise _outside("draft_token_ids", int(ids[row]), vocabulary, _row(row))
+    return ids
+
+
+def within(name: str, token: int, vocabulary: int) -> int:
+    """Refuse an id outside the vocabulary, where the compiled part does not see it."""
+    if not 0 <= token < vocabulary:
+        raise _outside(name, token, vocabulary, "")
+    return token
+
+
+def expect_integers(name: str, dtype: str, shape: tuple[int, ...], rows: int) -> None:
+    """Check an array of ids that is not on the CPU by what is known of it there."""
+    if not dtype.startswith(("int", "uint")):
+        raise _not_integers(name, dtype)
+    _expect_one_a_row(name, shape, rows)
+
+
 def in_int64(name: str, token: int, vocabulary: int, place: str = "") -> int:
     """Refuse what the compiled part cannot take; it refuses all else that is out of range."""
     if not _INT64.min <= token <= _INT64.max:
@@ -202,8 +232,7 @@ def _integers(name: str, numbers: Any) -> NDArray[Any]:
         return array
     if dtype in _NARROW:
         return array.astype(np.int64)
-    message = f"{name}: expected integers, got dtype {dtype}; convert them to int64"
-    raise TypeError(message)
+    raise _not_integers(name, dtype)
 
 
 def _on_host(name: str, numbers: Any, expected: str) -> tuple[NDArray[Any], str]:
@@ -232,6 +261,10 @@ def _on_host(name: str, numbers: Any, expected: str) -> tuple[NDArray[Any], str]
         message = f"{name}: expected an array or list of {expected}, got {error}; pass {expected}"
         raise TypeError(message) from error
     return array, array.dtype.name
+
+
+def _not_integers(name: str, dtype: str) -> TypeError:
+    return TypeError(f"{name}: expected integers, got dtype {dtype}; convert them to int64")
 
 
 def _not_integer(name: str, what: str, place: str) -> TypeError:
