@@ -141,8 +141,11 @@ def accept_residual(
     AcceptResidual(accept_prob=array([0.5, 1. ]), residual=array([[0., 1.],
            [0., 0.]]), mass=array([0.4, 0. ]))
     """
-    if _compiling.recording(draft_probs):
-        return _compiling.accept_residual(draft_probs, target_probs, draft_token_ids, out, check)
+    if _compiling.recording(draft_probs) or _compiling.exporting(draft_probs):
+        recorded: AcceptResidual[Any, Any] = _compiling.accept_residual(
+            draft_probs, target_probs, draft_token_ids, out, check
+        )
+        return recorded
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(N, V)", 2)
     ids = _tokens.as_indices(draft_token_ids, *rows.draft.shape)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+_AnswerT = TypeVar("_AnswerT")
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
@@ -25,31 +26,42 @@ def recording(array: object = None) -> bool:
     torch = sys.modules.get("torch")
     if torch is None:
         return False
-    # Of both kinds of compiling this is the one that is seen by the recorded code alone: the other
-    # one is set for all threads, and while operators of ours run.
+    # `is_compiling` is set for all threads, and while operators of ours run; this one is seen by
+    # recorded code alone.
     if torch.compiler.is_dynamo_compiling():
         return True
-    if type(array) is np.ndarray:
-        return False
-    return torch.jit.is_tracing() or _is_exported(array)
+    return type(array) is not np.ndarray and tracing()
 
 
-def _is_exported(array: object) -> bool:
-    """Whether an array stands for a tensor in a function that `torch.export` runs as it is."""
+def tracing() -> bool:
+    """Whether Torch runs the call with real tensors, and notes which operators it uses."""
     torch = sys.modules["torch"]
-    if type(array) is torch.Tensor or not isinstance(array, torch.Tensor):
+    if torch.jit.is_tracing():
+        return True
+    # Asking for the mode of `make_fx` takes half a microsecond, and there is hardly ever any mode.
+    if not torch._C._len_torch_dispatch_stack():
+        return False
+    proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return proxies is not None and proxies.get_proxy_mode() is not None
+
+
+def exporting(array: object) -> bool:
+    """Whether an array stands for a tensor in a function that `torch.export` runs as it is."""
+    torch = sys.modules.get("torch")
+    if torch is None or type(array) is torch.Tensor or not isinstance(array, torch.Tensor):
         return False
     if type(array).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
         return False
-    exporting: bool = torch.compiler.is_compiling()
-    return exporting
+    compiling: bool = torch.compiler.is_compiling()
+    return compiling
 
 
-def unrecorded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def unrecorded(function: Callable[..., _AnswerT], *args: Any, **kwargs: Any) -> _AnswerT:
     """Call a function of real tensors outside of the record, or refuse to."""
     from draftverify import _torch_ops  # noqa: PLC0415 - it imports Torch
 
-    return _torch_ops.unrecorded(function, args, kwargs)
+    answer: _AnswerT = _torch_ops.unrecorded(function, args, kwargs)
+    return answer
 
 
 def accept_residual(*args: Any) -> Any:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from draftverify import _api, _core, _generic_checks, _tokens
+from draftverify import _api, _core, _generic_checks
 from draftverify._generic_checks import Ids, Pair
 from draftverify._namespaces import Operations
 
@@ -146,6 +146,7 @@ def _ratio(pair: Pair, draft: Any, target: Any) -> Any:
 
 # A sum on its way: one float64, or two float32 of which the second holds what the first lost.
 _Sum = tuple[Any, ...]
+_Add = Callable[[_Sum, _Sum], _Sum]
 
 
 def _mass(lib: Operations, differences: Any) -> Any:
@@ -159,7 +160,8 @@ def _mass(lib: Operations, differences: Any) -> Any:
     turns = lib.reshape(differences, (rows, blocks, _SUB_BLOCK // _LANES, _LANES))
 
     if lib.float64 == "float64":
-        add, total = _add, (lib.cast(turns[:, :, 0, :], "float64"),)
+        add: _Add = _add
+        total: _Sum = (lib.cast(turns[:, :, 0, :], "float64"),)
     else:
         zeros = lib.fill((rows, blocks, _LANES), 0, "float32")
         add, total = _add_compensated, (turns[:, :, 0, :], zeros)

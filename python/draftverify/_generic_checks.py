@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftverify import _api, _arrays, _tokens
-from draftverify._kinds import JAX, TORCH, type_name
+from draftverify._kinds import JAX, NUMPY, TORCH, type_name
 from draftverify._namespaces import Operations, is_namespace_array, library, operations
 
 _BOTH = "draft_probs and target_probs"
@@ -68,7 +68,7 @@ def pair(draft_probs: Any, target_probs: Any, expected: str, ndim: int) -> Pair:
         raise ValueError(message)
     shapes = tuple(np.broadcast_to(False, tuple(array.shape)) for array in both.values())
     # The same words as on the CPU: only the shapes are looked at.
-    _api._expect_shapes(_arrays.Rows(_arrays.NUMPY, dtypes[0], lib.device, shapes), expected, ndim)
+    _api._expect_shapes(_arrays.Rows(NUMPY, dtypes[0], lib.device, shapes), expected, ndim)
     return Pair(libraries[0], lib, dtypes[0], *map(lib.plain, both.values()))
 
 
@@ -113,9 +113,10 @@ def _away(rows: Pair, token_ids: Any) -> bool:
 def within_vocabulary(rows: Pair, given: Ids) -> NDArray[np.int64]:
     """Copy the ids to the host; refuse the first that is outside the vocabulary."""
     count, vocabulary = rows.draft.shape
-    host = given.given
-    if not isinstance(host, np.ndarray):
-        host = _tokens.as_indices(rows.lib.host(host), count, vocabulary)
+    on_host = isinstance(given.given, np.ndarray)
+    host = _tokens.as_indices(
+        given.given if on_host else rows.lib.host(given.given), count, vocabulary
+    )
     outside = (host < 0) | (host >= vocabulary)
     if outside.any():
         row = int(outside.argmax())

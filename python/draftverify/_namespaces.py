@@ -61,7 +61,7 @@ class Operations(Protocol):
         """Read the entries in order as an array of another shape."""
 
     def extremes(self, rows: Any) -> tuple[Any, Any]:
-        """The least and the largest entry of each row; NaN where the row has one."""
+        """Find the least and the largest entry of each row; NaN where it has one."""
 
     def gather(self, rows: Any, ids: Any) -> Any:
         """Take one entry of each row."""
