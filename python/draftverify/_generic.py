@@ -62,7 +62,7 @@ def step(draft_probs: Any, target_probs: Any, drafted_token: Any) -> dict[str, A
         )
         if bad or draft == 0:
             _refuse(rows, 0, token, _as_step)
-        residual = lib.cast(excess.differences / excess.divisor[:, None], pair.dtype)
+        residual = lib.cast(lib.divide(excess.differences, excess.divisor), pair.dtype)
     return {
         "accept_prob": target / draft if target < draft else 1.0,
         "residual": residual[0, :],
@@ -97,7 +97,7 @@ def accept_residual(
             )
         elif lib.any(bad):
             _refuse_rows(pair, ids, [draft == 0, excess.bad], _as_row)
-        residual = lib.cast(excess.differences / divisor[:, None], pair.dtype)
+        residual = lib.cast(lib.divide(excess.differences, divisor), pair.dtype)
         if out is not None:
             lib.write(out, residual)
     return _api.AcceptResidual(accept_prob, residual if out is None else out, mass)

@@ -63,6 +63,9 @@ class Operations(Protocol):
     def extremes(self, rows: Any) -> tuple[Any, Any]:
         """Find the least and the largest entry of each row; NaN where it has one."""
 
+    def divide(self, rows: Any, divisors: Any) -> Any:
+        """Divide each row by a number of its own."""
+
     def gather(self, rows: Any, ids: Any) -> Any:
         """Take one entry of each row."""
 
@@ -137,14 +140,22 @@ class _Standard:
     def extremes(self, rows: Any) -> tuple[Any, Any]:
         return self._xp.min(rows, axis=1), self._xp.max(rows, axis=1)
 
+    def divide(self, rows: Any, divisors: Any) -> Any:
+        # Spread out, since XLA replaces a division by one number by a product with its reciprocal.
+        return rows / self._xp.broadcast_to(divisors[:, None], rows.shape)
+
     def gather(self, rows: Any, ids: Any) -> Any:
         if getattr(self._xp, "__array_api_version__", "") >= "2024.12":
             return self._xp.take_along_axis(rows, ids[:, None], axis=1)[:, 0]
         # Earlier versions take the same column of all rows. The maximum has no rounding, and
         # passes on a NaN.
-        places = self._xp.arange(rows.shape[1], dtype=ids.dtype, device=self._device)
+        here = self._places(rows.shape[1]) == ids[:, None]
         least = self.fill((), -np.inf, self.dtype(rows))
-        return self._xp.max(self.where(places == ids[:, None], rows, least), axis=1)
+        return self._xp.max(self.where(here, rows, least), axis=1)
+
+    def _places(self, count: int) -> Any:
+        dtype = getattr(self._xp, self.index)
+        return self._xp.arange(count, dtype=dtype, device=self._device)
 
     def any(self, flags: Any) -> bool:
         try:
@@ -157,7 +168,10 @@ class _Standard:
             raise TypeError(message) from error
 
     def first(self, flags: Any) -> int:
-        return int(self._xp.argmax(self.cast(flags, "int32")))
+        # Not `argmax`, whose answer has a type that some devices lack.
+        count = flags.shape[0]
+        none = self.fill((), count, self.index)
+        return int(self._xp.min(self.where(flags, self._places(count), none)))
 
     def numbers(self, *scalars: Any) -> list[float]:
         return [float(scalar) for scalar in scalars]
@@ -230,6 +244,9 @@ class _Torch:
 
     def extremes(self, rows: Any) -> tuple[Any, Any]:
         return rows.amin(1), rows.amax(1)
+
+    def divide(self, rows: Any, divisors: Any) -> Any:
+        return rows / divisors[:, None]
 
     def gather(self, rows: Any, ids: Any) -> Any:
         return rows.gather(1, ids[:, None])[:, 0]
