@@ -171,8 +171,8 @@ def output(rows: Pair, out: Any, inputs: dict[str, Any]) -> None:
 def _share(out: Any, written: NDArray[Any] | None, array: Any) -> bool:
     """Whether an array shares memory with `out`, as far as that can be seen."""
     if TORCH.owns(out):
-        if not TORCH.owns(array) or _storage(out) != _storage(array):
-            return False
+        if not TORCH.owns(array) or _storage(out) != _storage(array) or not _storage(out)[1]:
+            return False  # an address of 0 is none, as that of an empty tensor
     elif written is None or TORCH.owns(array):
         return False
     read = _places(array)
