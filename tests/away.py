@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-_setup_privateuseone_for_python_backend("away")  # type: ignore[no-untyped-call]
+_setup_privateuseone_for_python_backend("away")
 CALLS: list[str] = []
 WAITS = frozenset({"to host", "_local_scalar_dense"})
 
@@ -24,8 +24,8 @@ class Away(torch.Tensor):
     on_host: torch.Tensor
 
     @staticmethod
-    def __new__(cls, on_host: torch.Tensor) -> Any:
-        accelerator: Any = torch._C._acc  # type: ignore[attr-defined]
+    def __new__(cls: type[Any], on_host: torch.Tensor) -> Any:
+        accelerator: Any = torch._C._acc
         tensor = accelerator.create_empty_tensor(on_host.shape, on_host.dtype)
         tensor.__class__ = Away
         tensor.on_host = on_host

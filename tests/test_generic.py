@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from draftverify import _generic, accept_probs, accept_residual, speculative_decode_step
+from draftverify import _generic, accept_residual, speculative_decode_step
 from draftverify._namespaces import is_namespace_array
 from kinds import DTYPES, SIZES, assert_same_bits, need, random_rows
 from namespaces import HOMES, STRICT_DEVICES, Home, strict, strict_plain
 
 CASES = [(home, dtype) for home in HOMES for dtype in home.dtypes]
-RUNS = pytest.mark.parametrize(("home", "dtype"), CASES, ids=lambda part: str(part))
+RUNS = pytest.mark.parametrize(("home", "dtype"), CASES, ids=str)
 
 
 def assert_answers(

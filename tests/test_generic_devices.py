@@ -27,7 +27,8 @@ def _on_a_device_of_which_only_torch_knows() -> None:
 
     from away import CALLS, WAITS, Away
 
-    _kinds.in_memory = lambda _: True  # an address of 0 means no memory elsewhere
+    kinds: Any = _kinds
+    kinds.in_memory = lambda _: True  # an address of 0 means no memory elsewhere
 
     def waits() -> list[str]:
         found = [call for call in CALLS if call in WAITS]
@@ -59,7 +60,7 @@ def _on_a_device_of_which_only_torch_knows() -> None:
             assert _generic.accept_residual(*there, ids, out, True).residual is out
             assert_same_bits(TORCH.plain(out.on_host), expected.residual)
             target[2, 5] = np.nan
-            with pytest.raises(ValueError, match="^target_probs: .* nan at index 5 in row 2;"):
+            with pytest.raises(ValueError, match=r"^target_probs: .* nan at index 5 in row 2;"):
                 _generic.accept_residual(there[0], away(target), away(ids), None, True)
     print("all as on the CPU")  # noqa: T201 - to the process that has started this one
 

@@ -15,19 +15,27 @@ from kinds import DTYPES, assert_same_bits, limits, need, random_rows, refused
 from namespaces import HOMES, Home, strict, strict_plain
 
 CASES = [(home, dtype) for home in HOMES for dtype in home.dtypes]
-RUNS = pytest.mark.parametrize(("home", "dtype"), CASES, ids=lambda part: str(part))
+RUNS = pytest.mark.parametrize(("home", "dtype"), CASES, ids=str)
 BOTH = "draft_probs and target_probs: "
 step, probs = _generic.step, _generic.accept_probs
 
 
-def rows(*arguments: Any, out: Any = None, check: bool = True) -> Any:
-    return _generic.accept_residual(*arguments, out, check)
+def rows(draft: Any, target: Any, ids: Any, out: Any = None, check: bool = True) -> Any:
+    return _generic.accept_residual(draft, target, ids, out, check)
 
 
 def error_of(call: Callable[..., Any], *arguments: Any) -> tuple[type[Exception], str]:
     with pytest.raises((TypeError, ValueError)) as caught:
         call(*arguments)
     return type(caught.value), str(caught.value)
+
+
+def outcome_of(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Take the answer, or the kind and the words of the error."""
+    try:
+        return call(*arguments)
+    except ValueError as error:
+        return ValueError, str(error)
 
 
 def broken_rows(
@@ -68,23 +76,21 @@ def test_bad_rows(home: Home, dtype: str) -> None:
         expected = error_of(accept_residual, draft, target, ids)
         assert error_of(rows, *there, ids) == expected
         for row in range(4):
-            try:
-                want = speculative_decode_step(draft[row], target[row], int(ids[row]))
-            except ValueError as error:
-                found = error_of(step, home.array(draft[row]), home.array(target[row]), ids[row])
-                assert found == (ValueError, str(error))
+            one = draft[row], target[row], int(ids[row])
+            want = outcome_of(speculative_decode_step, *one)
+            got = outcome_of(step, home.array(one[0]), home.array(one[1]), one[2])
+            if isinstance(want, tuple):
+                assert got == want
             else:
-                got = step(home.array(draft[row]), home.array(target[row]), ids[row])
                 assert_same_bits(home.plain(got["residual"]), want["residual"])
         if not 0 <= ids.min() <= ids.max() < 300:
             assert error_of(probs, *there, ids) == expected
             continue
-        try:
-            want_probs = accept_probs(draft, target, ids)
-        except ValueError as error:
-            assert error_of(probs, *there, ids) == (ValueError, str(error))
+        want, got = outcome_of(accept_probs, draft, target, ids), outcome_of(probs, *there, ids)
+        if isinstance(want, tuple):
+            assert got == want
         else:
-            np.testing.assert_allclose(home.plain(probs(*there, ids)), want_probs, rtol=2**-24)
+            np.testing.assert_allclose(home.plain(got), want, rtol=2**-24)
 
 
 @RUNS
@@ -118,8 +124,8 @@ def test_how_often_a_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
             return _call(array, *arguments)
 
         monkeypatch.setattr(type(there[0]), name, counted)
-    rows(*there, check=False)
-    rows(*there[:2], ids, check=False)
+    rows(there[0], there[1], there[2], check=False)
+    rows(there[0], there[1], ids, check=False)
     assert waits == []
     rows(*there)
     probs(*there)
@@ -135,7 +141,7 @@ def test_ids_on_a_device_that_are_outside() -> None:
     there = [strict(array, "device1") for array in (draft, target, ids)]
     assert error_of(rows, *there) == error_of(accept_residual, draft, target, ids)
     assert error_of(probs, *there) == error_of(accept_probs, draft, target, ids)
-    found = rows(*there, check=False)
+    found = rows(there[0], there[1], there[2], check=False)
     expected = accept_residual(draft, target, [5, 0, 0])
     for got, want in zip(map(strict_plain, found), expected, strict=True):
         assert_same_bits(got[:1], want[:1])
@@ -157,7 +163,9 @@ def test_arrays_whose_values_are_not_known(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(type(there[0]), "__bool__", unknown)
     refused(TypeError, rows, *there, ids, says=(BOTH, "a lazy array has no values; "))
     expected = accept_residual(draft, target, ids)
-    assert_same_bits(strict_plain(rows(*there, ids, check=False).residual), expected.residual)
+    assert_same_bits(
+        strict_plain(rows(there[0], there[1], ids, check=False).residual), expected.residual
+    )
 
 
 # Kinds, dtypes, devices, shapes.
@@ -181,21 +189,24 @@ class _Sparse(_Masked):
 
 def test_kinds() -> None:
     row, torch = strict(np.ones((1, 2), np.float32)), need("torch")
-    strange = [("masked", _Masked()), ("sparse", _Sparse()), ("NoneType", None), ("int", 3)]
-    strange += [("masked", np.ma.ones((1, 2))), ("str", "0.5"), ("True", [[True]])]
+    strange: list[tuple[str, Any]] = [
+        ("masked", _Masked()),
+        ("sparse", _Sparse()),
+        ("NoneType", None),
+        ("int", 3),
+    ]
+    strange += [("masked", np.ma.ones((1, 2))), ("str", "0.5"), ("bool", [[True]])]
     strange += [("meta", torch.ones(1, 2, device="meta")), ("layout", torch.ones(1, 2).to_sparse())]
     fake = need("torch._subclasses").FakeTensorMode().from_tensor(torch.ones(1, 2))
     strange.append(("FakeTensor", fake))
     for says, array in strange:
-        if says == "True":
-            says = "bool"
         for call, ids in ((step, 0), (rows, [0]), (probs, [0])):
             refused(TypeError, call, array, row, ids, says=("draft_probs: expected", says))
             refused(TypeError, call, row, array, ids, says=("target_probs: expected", says))
     for other in ([[1.0, 1.0]], np.ones((1, 2), np.float32), torch.ones(1, 2)):
-        says = (BOTH + "expected arrays of one library", type(other).__name__)
-        refused(TypeError, rows, row, other, [0], says=says)
-        refused(TypeError, rows, other, row, [0], says=says)
+        both = (BOTH + "expected arrays of one library", type(other).__name__)
+        refused(TypeError, rows, row, other, [0], says=both)
+        refused(TypeError, rows, other, row, [0], says=both)
 
 
 def test_dtypes() -> None:
@@ -224,9 +235,9 @@ def test_devices() -> None:
 @pytest.mark.parametrize("two", [(2, 3), (3,), (2, 4), (2, 0), (), (0,)])
 def test_shapes(one: tuple[int, ...], two: tuple[int, ...]) -> None:
     plain = np.full(one, 0.5), np.full(two, 0.5)
-    calls = {step: (speculative_decode_step, 0), rows: (accept_residual, [0, 0])}
-    calls[probs] = (accept_probs, [0, 0])
-    for mine, (public, ids) in calls.items():
+    calls: list[tuple[Any, Any, Any]] = [(step, speculative_decode_step, 0)]
+    calls += [(rows, accept_residual, [0, 0]), (probs, accept_probs, [0, 0])]
+    for mine, public, ids in calls:
         ndim = 1 if mine is step else 2
         if one != two or len(one) != ndim or (ndim == 2 and one[0] != 2) or one[-1] == 0:
             there = map(strict, plain)
