@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from draftverify import _generic, accept_residual, speculative_decode_step
-from draftverify._namespaces import is_namespace_array
+from draftverify._namespaces import is_namespace_array, operations
 from kinds import DTYPES, SIZES, assert_same_bits, need, random_rows
 from namespaces import HOMES, STRICT_DEVICES, Home, strict, strict_plain
 
@@ -195,3 +196,14 @@ def test_which_arrays_are_meant() -> None:
         assert not is_namespace_array(other), type(other)
     of_cupy = type("ndarray", (), {"__module__": "cupy", "__array_namespace__": lambda _: None})
     assert not is_namespace_array(of_cupy())
+
+
+def test_libraries_whose_dtypes_are_those_of_numpy() -> None:
+    """Not all of them have all of the four."""
+    names = ("float32", "float64", "int64")
+    library = SimpleNamespace(**{name: np.dtype(name) for name in names})
+    for name in names:
+        array = SimpleNamespace(
+            __array_namespace__=lambda: library, device="cpu", dtype=np.dtype(name)
+        )
+        assert operations(array).dtype(array) == name

@@ -114,7 +114,8 @@ class _Standard:
 
     def dtype(self, array: Any) -> str:
         for name in DTYPES:
-            if getattr(self._xp, name, None) == array.dtype:
+            # Not with a default of None, which NumPy takes for float64.
+            if hasattr(self._xp, name) and getattr(self._xp, name) == array.dtype:
                 return name
         return str(array.dtype).rpartition(".")[2]
 
@@ -145,13 +146,14 @@ class _Standard:
         return rows / self._xp.broadcast_to(divisors[:, None], rows.shape)
 
     def gather(self, rows: Any, ids: Any) -> Any:
-        if getattr(self._xp, "__array_api_version__", "") >= "2024.12":
-            return self._xp.take_along_axis(rows, ids[:, None], axis=1)[:, 0]
+        xp = self._xp
+        if getattr(xp, "__array_api_version__", "") >= "2024.12" and hasattr(xp, "take_along_axis"):
+            return xp.take_along_axis(rows, ids[:, None], axis=1)[:, 0]
         # Earlier versions take the same column of all rows. The maximum has no rounding, and
         # passes on a NaN.
         here = self._places(rows.shape[1]) == ids[:, None]
         least = self.fill((), -np.inf, self.dtype(rows))
-        return self._xp.max(self.where(here, rows, least), axis=1)
+        return xp.max(self.where(here, rows, least), axis=1)
 
     def _places(self, count: int) -> Any:
         dtype = getattr(self._xp, self.index)
