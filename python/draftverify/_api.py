@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from draftverify import _arrays, _core, _tokens
+from draftverify import _arrays, _compiling, _core, _tokens
 
 _ArrayT = TypeVar("_ArrayT")
 _ScalarT = TypeVar("_ScalarT", bound=np.generic)
@@ -39,6 +39,8 @@ class AcceptResidual(NamedTuple, Generic[_RowsT, _VectorT]):
 
 def step(draft_probs: object, target_probs: object, drafted_token: object) -> dict[str, Any]:
     """Answer or refuse a `speculative_decode_step` that the compiled function handed on."""
+    if _compiling.recording(draft_probs):
+        return _compiling.unrecorded(step, draft_probs, target_probs, drafted_token)
     if type(drafted_token) is not int:
         _expect_shapes(_arrays.pair(draft_probs, target_probs), "(V,)", 1)
         # Code of the token's class runs here. What it does to the arrays is seen by what follows.
@@ -147,6 +149,11 @@ def accept_residual(
     AcceptResidual(accept_prob=array([0.5, 1. ]), residual=array([[0., 1.],
            [0., 0.]]), mass=array([0.4, 0. ]))
     """
+    if _compiling.recording(draft_probs) or _compiling.exporting(draft_probs):
+        recorded: AcceptResidual[Any, Any] = _compiling.accept_residual(
+            draft_probs, target_probs, draft_token_ids, out, check
+        )
+        return recorded
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(N, V)", 2)
     if rows.backend is not None:
@@ -221,6 +228,8 @@ def accept_probs(draft_probs: object, target_probs: object, draft_token_ids: obj
     >>> accept_probs(np.array([[0.8, 0.2]]), np.array([[0.4, 0.6]]), [0])
     array([0.5])
     """
+    if _compiling.recording(draft_probs):
+        return _compiling.unrecorded(accept_probs, draft_probs, target_probs, draft_token_ids)
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(N, V)", 2)
     if rows.backend is not None:

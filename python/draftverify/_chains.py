@@ -6,6 +6,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from draftverify import _core
 from draftverify._arrays import Rows, rows_of
+from draftverify._compiling import eager
 from draftverify._drafted import are_plain, method_of, numbers_of, requests_of
 
 _ArrayT = TypeVar("_ArrayT")
@@ -28,6 +29,7 @@ class ChainVerdict(NamedTuple, Generic[_ArrayT]):
     token_ids: _ArrayT
 
 
+@eager
 def verify_chain(  # noqa: PLR0913 - one request has as many parts
     draft_probs: _ArrayT | None,
     target_probs: _ArrayT,

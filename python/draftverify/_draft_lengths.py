@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from draftverify import _tokens
+from draftverify._compiling import eager
 from draftverify._numbers import Floats, Numbers
 
 _COST_CURE = "pass the time of a draft step divided by that of a target step"
@@ -20,6 +21,7 @@ _LONGEST = 2**16
 def expected_tokens(acceptance_rate: float, draft_length: int) -> float: ...
 @overload
 def expected_tokens(acceptance_rate: object, draft_length: object) -> Any: ...
+@eager
 def expected_tokens(acceptance_rate: object, draft_length: object) -> Any:
     """Answer how many tokens a step of the target emits on average.
 
@@ -69,6 +71,7 @@ def expected_tokens(acceptance_rate: object, draft_length: object) -> Any:
 def speedup(acceptance_rate: float, draft_length: int, cost_ratio: float) -> float: ...
 @overload
 def speedup(acceptance_rate: object, draft_length: object, cost_ratio: object) -> Any: ...
+@eager
 def speedup(acceptance_rate: object, draft_length: object, cost_ratio: object) -> Any:
     """Answer how many times faster decoding becomes.
 
@@ -118,6 +121,7 @@ def best_draft_length(
 def best_draft_length(
     acceptance_rate: object, cost_ratio: object, *, longest: SupportsIndex = 64
 ) -> Any: ...
+@eager
 def best_draft_length(
     acceptance_rate: object, cost_ratio: object, *, longest: SupportsIndex = 64
 ) -> Any:

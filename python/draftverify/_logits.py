@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from draftverify import _core, _tokens
 from draftverify._arrays import rows_of
 from draftverify._chains import ChainVerdict, Method, wrapped
+from draftverify._compiling import eager
 from draftverify._drafted import are_plain, method_of, numbers_of, requests_of
 
 _ArrayT = TypeVar("_ArrayT")
 
 
+@eager
 def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
     draft_logits: _ArrayT | None,
     target_logits: _ArrayT,

@@ -8,6 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from draftverify import _arrays, _core
+from draftverify._compiling import eager
 from draftverify._numbers import Floats, Numbers
 
 
@@ -19,6 +20,7 @@ def acceptance_rate(
 ) -> Floats: ...
 @overload
 def acceptance_rate(draft_probs: object, target_probs: object) -> Any: ...
+@eager
 def acceptance_rate(draft_probs: object, target_probs: object) -> Any:
     """Answer how probable it is that a token drawn from the draft is kept.
 
@@ -72,6 +74,7 @@ def acceptance_rate(draft_probs: object, target_probs: object) -> Any:
 def expected_tokens_by_position(rates: Sequence[float]) -> float: ...
 @overload
 def expected_tokens_by_position(rates: object) -> Any: ...
+@eager
 def expected_tokens_by_position(rates: object) -> Any:
     """Answer how many tokens a step emits on average, given a rate for every position.
 
@@ -122,6 +125,7 @@ def expected_tokens_by_position(rates: object) -> Any:
 def expected_tokens_block(ratios: Sequence[float]) -> float: ...
 @overload
 def expected_tokens_block(ratios: object) -> Any: ...
+@eager
 def expected_tokens_block(ratios: object) -> Any:
     """Estimate from drafted chains how many tokens block verification emits on average.
 
