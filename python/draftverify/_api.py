@@ -48,8 +48,9 @@ def step(draft_probs: object, target_probs: object, drafted_token: object) -> di
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(V,)", 1)
     if rows.backend is not None:
-        token = _tokens.within("drafted_token", drafted_token, rows.draft.shape[0])
-        return rows.backend.step(draft_probs, target_probs, token)
+        if rows.views:
+            _tokens.within("drafted_token", drafted_token, rows.draft.shape[0])
+        return rows.backend.step(draft_probs, target_probs, drafted_token)
     token = _tokens.in_int64("drafted_token", drafted_token, rows.draft.shape[0])
     accept_prob, residual = _core.accept_vectors(rows.draft, rows.target, token, rows.bfloat16)
     return {
@@ -242,6 +243,8 @@ def accept_probs(draft_probs: object, target_probs: object, draft_token_ids: obj
 
 
 def _expect_shapes(rows: _arrays.Rows, expected: str, ndim: int) -> None:
+    if not rows.views:
+        return  # the backend looks at them
     draft, target = tuple(rows.draft.shape), tuple(rows.target.shape)
     if draft != target or len(draft) != ndim or draft[-1] == 0:
         if len(draft) == len(target) != ndim:

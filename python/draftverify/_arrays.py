@@ -5,14 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache
+from itertools import filterfalse
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from draftverify._device_kinds import DLPACK, exported
-from draftverify._elsewhere import Backend, backend_of
-from draftverify._kinds import NUMPY, TORCH, HostKind, kind_of, memory_of, plain_view, type_name
+from draftverify._elsewhere import Backend, backend_of, backend_of_namespace
+from draftverify._kinds import (
+    NUMPY,
+    TORCH,
+    HostKind,
+    is_known,
+    kind_of,
+    memory_of,
+    plain_view,
+    type_name,
+)
 
 _Seen = TypeVar("_Seen")
 
@@ -24,7 +34,8 @@ _NUMPY_DTYPES = {np.dtype(name): name for name in ("float16", "float32", "float6
 class Rows(NamedTuple):
     """The rows of both models, or of the target alone, which belong together.
 
-    Where there is a backend, `views` are the arrays themselves, and what wraps is no use.
+    Where there is a backend, `views` are the arrays themselves, and what wraps is no use; without
+    views nothing is known of them, and the backend looks at them.
     """
 
     kind: HostKind
@@ -58,6 +69,9 @@ def rows_of(arrays: dict[str, object], function: str | None = None) -> Rows:
     plain = _plain(*arrays.values())
     if plain is not None:
         return plain
+    foreign = None if function else backend_of_namespace(filterfalse(is_known, arrays.values()))
+    if foreign is not None:
+        return Rows(NUMPY, "", "", (), foreign)
     names = " and ".join(arrays)
     kinds = [kind_of(name, array) for name, array in arrays.items()]
     kind = kinds[0]

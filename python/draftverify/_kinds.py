@@ -312,6 +312,11 @@ JAX = _Jax()
 _KINDS: tuple[Kind, ...] = (NUMPY, LIST, TORCH, JAX, CUPY, DLPACK)
 
 
+def is_known(array: object) -> bool:
+    """Whether an array is of one of the kinds."""
+    return any(kind.owns(array) for kind in _KINDS)
+
+
 def on_gpu(array: object) -> bool:
     """Whether this is an array on a GPU that CUDA kernels may run on."""
     kind = next((kind for kind in _KINDS if kind.owns(array)), NUMPY)

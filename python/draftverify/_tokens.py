@@ -138,11 +138,10 @@ def as_possible(token_ids: Any, rows: int, vocabulary: int) -> NDArray[np.int64]
     return ids
 
 
-def within(name: str, token: int, vocabulary: int) -> int:
+def within(name: str, token: int, vocabulary: int) -> None:
     """Refuse an id outside the vocabulary, where the compiled part does not see it."""
     if not 0 <= token < vocabulary:
         raise _outside(name, token, vocabulary, "")
-    return token
 
 
 def expect_integers(name: str, dtype: str, shape: tuple[int, ...], rows: int) -> None:

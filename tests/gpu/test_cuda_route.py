@@ -17,6 +17,8 @@ from draftverify import (
     _cuda,
     _cuda_arrays,
     _device_kinds,
+    _elsewhere,
+    _generic,
     _kinds,
     accept_probs,
     accept_residual,
@@ -454,12 +456,30 @@ def no_compiler(**_: Any) -> Any:
     ],
     ids=["absent", "no driver", "no compiler"],
 )
-def test_without_cupy_the_cure_is_named(broken: dict[str, Any], says: str) -> None:
+def test_without_cupy_the_cure_is_named(
+    broken: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where CuPy is demanded; else Torch itself computes, with a warning."""
+    cures = ("draftverify[cuda12x]", "draftverify[cuda13x]")
     with machine(LIBRARIES["torch"], **broken):
         rows = cuda_tensor(random_rows("float32", (2, 3))[0], 1)
-        cures = ("draftverify[cuda12x]", "draftverify[cuda13x]", ".cpu()")
-        named = ("draft_probs and target_probs", f"cuda:1, which needs CuPy {says}", *cures)
-        refused(NotImplementedError, accept_residual, rows, rows, [0, 0], says=named)
+        computed: list[object] = []
+
+        def compute(*given: Any) -> Any:
+            computed.append(given)
+            return given[:3]
+
+        monkeypatch.setattr(_generic, "accept_residual", compute)
+        _elsewhere._warn.cache_clear()
+        with pytest.warns(RuntimeWarning, match="cuda:1 is used without kernels") as warned:
+            accept_residual(rows, rows, [0, 0])
+        accept_residual(rows, rows, [0, 0])  # a second warning would be an error
+        assert len(computed) == 2
+        assert len(warned) == 1
+        assert all(part in str(warned[0].message) for part in (says.rstrip(";"), *cures))
+        monkeypatch.setenv("DRAFTVERIFY_BACKEND", "cupy")
+        named = ("draft_probs and target_probs", "DRAFTVERIFY_BACKEND=cupy", says, *cures, ".cpu()")
+        refused(ImportError, accept_residual, rows, rows, [0, 0], says=named)
 
 
 def test_without_cupy_arrays_of_other_libraries_are_unknown() -> None:
@@ -469,10 +489,11 @@ def test_without_cupy_arrays_of_other_libraries_are_unknown() -> None:
         refused(TypeError, accept_residual, foreign, foreign, [0, 0], says=says)
 
 
-def test_other_devices_have_no_kernel() -> None:
+def test_other_devices_have_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = need("torch")
     rows = elsewhere(torch.zeros(2, 3), "mps")
-    says = ("draft_probs and target_probs", "got mps, for which there is no kernel", ".cpu()")
+    monkeypatch.setenv("DRAFTVERIFY_BACKEND", "cupy")
+    says = ("draft_probs and target_probs", "on a GPU", "got mps", ".cpu()")
     refused(NotImplementedError, accept_residual, rows, rows, [0, 0], says=says)
 
 
