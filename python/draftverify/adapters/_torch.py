@@ -24,7 +24,7 @@ def expect_tensors(**arguments: object) -> None:
 def expect_shape(name: str, tensor: Tensor, expected: tuple[int, ...], cure: str) -> None:
     """Expect this shape."""
     if tuple(tensor.shape) != expected:
-        message = f"{name}: expected shape {expected}, got {tuple(tensor.shape)}; {cure}"
+        message = f"{name}: expected shape {tuple(expected)}, got {tuple(tensor.shape)}; {cure}"
         raise ValueError(message)
 
 

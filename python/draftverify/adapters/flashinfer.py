@@ -96,13 +96,18 @@ dtype=torch.int32))
     lengths = (draft_token_ids >= 0).sum(dim=1).tolist()
     for request, (kept, length) in enumerate(zip(emitted.tolist(), lengths, strict=True)):
         behind = slice(kept + 1, length)
-        if kept + 1 < length:
+        if kept + 1 >= length:
+            continue
+        try:
             probs = accept_probs(
                 draft_probs[request, behind],
                 target_probs[request, behind],
                 draft_token_ids[request, behind],
             )
-            accepted[request] += (uniforms[request, behind] < probs).sum()
+        except ValueError as error:
+            error.add_note(f"row 0 is position {kept + 1} of request {request}")
+            raise
+        accepted[request] += (uniforms[request, behind] < probs).sum()
     counts = (accepted, emitted)
     accepted, emitted = (
         count if counter is None else counter.add_(count)

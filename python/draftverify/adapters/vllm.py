@@ -128,7 +128,7 @@ def rejection_sample_v1(  # noqa: PLR0913, PLR0917 - vLLM's arguments
         expect_tensors(uniforms=numbers)
         cure = "pass one for each drafted token and one more for each request"
         expect_shape("uniforms", numbers, (starts[-1] + requests,), cure)
-    target_probs = None
+    target_probs: Tensor = None
     if draft_probs is not None and not all(greedy):
         target_probs = target_logits.softmax(dim=-1, dtype=torch.float32)
 
