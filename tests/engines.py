@@ -60,13 +60,11 @@ def uniforms(dtype: str = "float32") -> Any:
 
 def large_results(call: Callable[[], object], entries: int, *inputs: Any) -> list[str]:
     """Name the Torch operations that make a tensor of so many entries in memory of its own."""
-    need("torch")
-    from torch.utils._python_dispatch import TorchDispatchMode
-
+    mode: Any = need("torch.utils._python_dispatch").TorchDispatchMode
     known = {each.untyped_storage().data_ptr() for each in inputs}
     found: list[str] = []
 
-    class Watch(TorchDispatchMode):
+    class Watch(mode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:

@@ -293,9 +293,7 @@ def test_v2_a_placeholder_ends_a_chain(with_draft: bool, block: bool) -> None:
 
 
 def test_v2_cuts_both_to_the_smaller_vocabulary() -> None:
-    need("torch")
-    from torch.nn.functional import pad
-
+    pad = need("torch").nn.functional.pad
     given = v2()
     given["target_logits"] = pad(given["target_logits"], (0, 3), value=50.0)
     assert rejection_sample_v2(**given)[0].tolist() == engines.EMITTED
@@ -384,21 +382,19 @@ def test_v1_what_is_refused(error: type[Exception], changes: Any, says: tuple[st
 
 
 def test_v1_refuses_shapes_and_impossible_ids() -> None:
-    for name, change, says in (
-        ("draft_token_ids", lambda old: old.view(-1, 2), "(T,)"),
-        ("draft_token_ids", lambda old: old[:-1], "(12,)"),
-        ("bonus_token_ids", lambda old: old[:, 0], "(6, 1)"),
-        ("uniforms", lambda old: old[:-1], "(18,)"),
-        ("draft_probs", lambda old: old[:, :3], "(12, 4)"),
-        ("draft_probs", lambda old: old.double(), "float64 and torch.float32"),
-        ("draft_token_ids", lambda old: old + 2, "0 to 3"),
-    ):
+    cases: list[tuple[str, Any, type[Exception], str]] = [
+        ("draft_token_ids", lambda old: old.view(-1, 2), ValueError, "(T,)"),
+        ("draft_token_ids", lambda old: old[:-1], ValueError, "(12,)"),
+        ("bonus_token_ids", lambda old: old[:, 0], ValueError, "(6, 1)"),
+        ("uniforms", lambda old: old[:-1], ValueError, "(18,)"),
+        ("draft_probs", lambda old: old[:, :3], ValueError, "(12, 4)"),
+        ("draft_probs", lambda old: old.double(), TypeError, "float64"),
+        ("draft_token_ids", lambda old: old + 2, ValueError, "0 to 3"),
+    ]
+    for name, change, error, says in cases:
         given = v1()
         given[name] = change(given[name])
-        error = TypeError if "float64" in says else ValueError
-        with pytest.raises(error, match=name) as caught:
-            rejection_sample_v1(**given)
-        assert says.removeprefix("float64 and torch.") in str(caught.value)
+        refused(error, lambda: rejection_sample_v1(**given), says=(name, says))  # noqa: B023
 
 
 @pytest.mark.parametrize(
