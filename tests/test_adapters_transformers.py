@@ -464,6 +464,9 @@ def test_it_is_in_place_within_the_block_alone(transformers: Any, utils: Any) ->
     with use_draftverify(method="block", generator=torch.Generator().manual_seed(9)):
         assert generate(model, assistant, 12) == first
     assert len(first) == 12
+    torch.manual_seed(0)
+    with use_draftverify(method="block", generator=torch.Generator().manual_seed(10)):
+        assert generate(model, assistant, 12) != first
 
 
 @quiet
