@@ -1,8 +1,8 @@
 """Seed faults into copies of the Python layer, and see that the tests catch every one.
 
-Each fault of `faults.py` and `chain_faults.py` goes into a copy of the installed package, which
-the tests then import in its stead. Prints which test caught each; ends with status 1 if a fault
-survives, no longer fits the source, or breaks more than it should.
+Each fault of `faults.py`, `chain_faults.py` and `gpu_faults.py` goes into a copy of the installed
+package, which the tests then import in its stead. Prints which test caught each; ends with status 1
+if a fault survives, no longer fits the source, or breaks more than it should.
 
     python tools/seed_faults.py            # all faults, some minutes
     python tools/seed_faults.py mixed out  # those with one of these words in their name
@@ -23,8 +23,9 @@ import draftverify
 from chain_faults import CHAIN_FAULTS
 from faults import CONTROLS, Fault
 from faults import FAULTS as ROW_FAULTS
+from gpu_faults import GPU_FAULTS
 
-FAULTS = (*ROW_FAULTS, *CHAIN_FAULTS)
+FAULTS = (*ROW_FAULTS, *CHAIN_FAULTS, *GPU_FAULTS)
 TESTS = Path(__file__).parents[1] / "tests"
 ALL_PASSED, SOME_FAILED = 0, 1  # pytest's exit statuses; others mean that it could not run them
 PASSED = False, "no test failed"
@@ -62,7 +63,7 @@ def _seed(fault: Fault) -> tuple[bool | None, str]:
             return None, f"{fault.file} has {text.count(old)} times {old!r}"
         new = fault.new if fault.old is not None else text + fault.new
         source.write_text(text.replace(old, new), encoding="utf-8")
-        first = [TESTS / f"test_{name}.py" for name in fault.first.split()]
+        first = [next(TESTS.rglob(f"test_{name}.py")) for name in fault.first.split()]
         finding = _test(folder, *first)
         return finding if finding != PASSED or not first else _test(folder)
 
