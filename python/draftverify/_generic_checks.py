@@ -156,26 +156,35 @@ def output(rows: Pair, out: Any, inputs: dict[str, Any]) -> None:
             f"{tuple(out.shape)}; pass an array of it"
         )
         raise ValueError(message)
-    written = _places(out)
-    if written is not None and _arrays._overlaps_itself(written):
+    if _overlaps_itself(out):
         message = "out: expected entries that share no memory, got an expanded array; pass a copy"
         raise ValueError(message)
     for name, array in inputs.items():
-        if out is array or _share(out, written, array):
+        if out is array or _share(out, array):
             message = (
                 f"out: expected memory of its own, got an array that overlaps {name}; pass another"
             )
             raise ValueError(message)
 
 
-def _share(out: Any, written: NDArray[Any] | None, array: Any) -> bool:
+# The arrays that `_places` makes of tensors have no memory that could be read, as a debugger or a
+# traceback with values would. They stay in these two functions, which raise nothing.
+
+
+def _overlaps_itself(out: Any) -> bool:
+    """Whether two entries share memory, as far as that can be seen."""
+    written = _places(out)
+    return written is not None and _arrays._overlaps_itself(written)
+
+
+def _share(out: Any, array: Any) -> bool:
     """Whether an array shares memory with `out`, as far as that can be seen."""
     if TORCH.owns(out):
         if not TORCH.owns(array) or _storage(out) != _storage(array) or not _storage(out)[1]:
             return False  # an address of 0 is none, as that of an empty tensor
-    elif written is None or TORCH.owns(array):
+    elif TORCH.owns(array):
         return False
-    read = _places(array)
+    written, read = _places(out), _places(array)
     return written is not None and read is not None and _arrays._overlap(written, read)
 
 
