@@ -129,8 +129,8 @@ def accept_residual(
         overlaps an input. With ``check``, a drafted id with ``draft_probs == 0``, and entries
         that are NaN, infinite or negative: the lowest row is named, all ids before any entries.
         ``out`` is as it was, unless the error is about entries: then its content is unspecified.
-    NotImplementedError
-        Arrays on a GPU without CuPy, and on other devices.
+    ImportError, NotImplementedError
+        ``DRAFTVERIFY_BACKEND=cupy`` in the environment, and no CuPy that works; another device.
 
     Notes
     -----
@@ -140,6 +140,10 @@ def accept_residual(
     the answers, once; without it nothing waits, and ids that are on the GPU are not looked at
     before: a row whose id is outside the vocabulary answers NaN too. Calls without ``check``, with
     ids of int64 on the GPU, can be captured in a CUDA graph.
+
+    Arrays of other libraries, and on a GPU without CuPy, are computed by the operators of their own
+    library, with the same bits where those round exactly. Where a device has no float64,
+    ``accept_prob`` and ``mass`` are float32.
 
     Examples
     --------
@@ -220,7 +224,7 @@ def accept_probs(draft_probs: object, target_probs: object, draft_token_ids: obj
 
     Raises
     ------
-    TypeError, ValueError, NotImplementedError
+    TypeError, ValueError, ImportError, NotImplementedError
         As `accept_residual` does with ``check=True``; of the entries, those read are checked.
 
     Examples

@@ -161,8 +161,8 @@ fn step_of_arrays<'py>(
 /// ----------
 /// draft_probs : array, shape (V,)
 ///     The draft model's probabilities: finite, not negative, summing to one. float16, bfloat16,
-///     float32 or float64; a NumPy array, a Torch or JAX array on the CPU, or a list of numbers
-///     (taken as float64). Any strides, alignment and byte order.
+///     float32 or float64; a NumPy, Torch, JAX or CuPy array, one of another library of the array
+///     API standard, or a list of numbers (taken as float64). Any strides, alignment and byte order.
 /// target_probs : array, shape (V,)
 ///     The target model's probabilities over the same vocabulary: same library, dtype and device.
 /// drafted_token : int
@@ -186,8 +186,8 @@ fn step_of_arrays<'py>(
 ///     Shapes that differ or are not (V,) with V >= 1; a token outside the vocabulary or with
 ///     ``draft_probs[t] == 0``; entries that are NaN, infinite or negative; a sum of
 ///     ``max(target_probs - draft_probs, 0)`` that overflows float32 (float64 for float64).
-/// NotImplementedError
-///     Tensors on another device than the CPU.
+/// ImportError, NotImplementedError
+///     ``DRAFTVERIFY_BACKEND=cupy`` in the environment, and no CuPy that works; another device.
 ///
 /// Notes
 /// -----
