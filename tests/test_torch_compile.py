@@ -130,6 +130,9 @@ def test_other_forms_of_ids(torch: Any) -> None:
     for form in (ids.numpy(), list(ids)):
         broken = compiled(lambda d, t, form=form: accept_residual(d, t, form), fullgraph=False)
         assert_same(broken(draft, target), expected)
+    for wrong in ([0, 1.5, 2], [0, True, 2]):
+        broken = compiled(lambda d, t, form=wrong: accept_residual(d, t, form), fullgraph=False)
+        refused(TypeError, broken, draft, target, says=("draft_token_ids: expected",))
 
 
 @BACKENDS
@@ -172,7 +175,7 @@ def test_no_gradient_is_recorded(torch: Any) -> None:
 def test_the_operator_is_as_torch_wants_it(check: bool, torch: Any) -> None:
     draft, target, ids = tensors()
     compiled(accept_residual)(draft, target, ids)  # which defines it
-    for rows in ((draft, target), (draft.T.contiguous().T, target[:, :1].expand(3, 50))):
+    for rows in ((draft, target), (draft[:, :1].expand(3, 50), target.T.contiguous().T)):
         torch.library.opcheck(torch.ops.draftverify.accept_residual.default, (*rows, ids, check))
         torch.library.opcheck(
             torch.ops.draftverify.accept_residual.default,
@@ -189,14 +192,14 @@ def test_batches_of_vmap(torch: Any) -> None:
     draft, target, ids = (torch.stack(parts) for parts in zip(*pairs, strict=True))
 
     def verify(draft: Any, target: Any, ids: Any) -> Any:
-        return tuple(torch.vmap(accept_residual, in_dims=(1, 0, None))(draft, target, ids))
+        return tuple(torch.vmap(accept_residual, in_dims=(2, 0, None))(draft, target, ids))
 
-    found = compiled(verify)(draft.movedim(0, 1), target, ids[0])
+    found = compiled(verify)(draft.movedim(0, 2), target, ids[0])
     for place in range(4):
         expected = accept_residual(draft[place] + 0, target[place], ids[0], check=False)
         assert_same([part[place] for part in found], list(expected))
     with pytest.raises(TypeError, match=r"^draft_probs: expected .* memory"):
-        verify(draft.movedim(0, 1), target, ids[0])
+        verify(draft.movedim(0, 2), target, ids[0])
 
 
 def other_calls() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:

@@ -154,7 +154,7 @@ def accept_residual(
     AcceptResidual(accept_prob=array([0.5, 1. ]), residual=array([[0., 1.],
            [0., 0.]]), mass=array([0.4, 0. ]))
     """
-    if _compiling.recording(draft_probs) or _compiling.exporting(draft_probs):
+    if _compiling.recording(draft_probs):
         recorded: AcceptResidual[Any, Any] = _compiling.accept_residual(
             draft_probs, target_probs, draft_token_ids, out, check
         )

@@ -34,26 +34,16 @@ def recording(array: object = None) -> bool:
 
 
 def tracing() -> bool:
-    """Whether Torch runs the call with real tensors, and notes which operators it uses."""
+    """Whether Torch runs the call as it is, and notes which operators it uses."""
     torch = sys.modules["torch"]
     if torch.jit.is_tracing():
         return True
-    # Asking for the mode of `make_fx` takes half a microsecond, and there is hardly ever any mode.
+    # Asking for the mode of `make_fx` and `torch.export` takes half a microsecond, and there is
+    # hardly ever any mode at all.
     if not torch._C._len_torch_dispatch_stack():
         return False
     proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return proxies is not None and proxies.get_proxy_mode() is not None
-
-
-def exporting(array: object) -> bool:
-    """Whether an array stands for a tensor in a function that `torch.export` runs as it is."""
-    torch = sys.modules.get("torch")
-    if torch is None or type(array) is torch.Tensor or not isinstance(array, torch.Tensor):
-        return False
-    if type(array).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
-        return False
-    compiling: bool = torch.compiler.is_compiling()
-    return compiling
 
 
 def unrecorded(function: Callable[..., _AnswerT], *args: Any, **kwargs: Any) -> _AnswerT:

@@ -91,10 +91,9 @@ def accept_residual(
             _api.accept_residual, arguments, {"out": out, "check": check}
         )
         return outside
-    draft, target = draft_probs.detach(), target_probs.detach()
     if out is None:
-        return _api.AcceptResidual(*_fresh_op(draft, target, ids, check))
-    accept_prob, mass = _into_op(draft, target, ids, out, check)
+        return _api.AcceptResidual(*_fresh_op(draft_probs, target_probs, ids, check))
+    accept_prob, mass = _into_op(draft_probs, target_probs, ids, out, check)
     return _api.AcceptResidual(accept_prob, out, mass)
 
 
