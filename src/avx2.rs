@@ -50,6 +50,7 @@ fn slots_of<W: Copy>(entries: &mut [W; LANES]) -> &mut [MaybeUninit<W>; LANES] {
 pub(crate) struct Avx2;
 
 impl Instructions for Avx2 {
+    const FUSED: bool = true;
     type Divisor<W: Wide> = <<W as Vector>::Group as Group>::Divisor;
 
     #[inline(always)]

@@ -164,6 +164,9 @@ pub(crate) fn folded(mut lanes: [f64; LANES]) -> f64 {
 ///
 /// Draft, target and slots have the same length, at most that of a sub-block.
 pub(crate) trait Instructions {
+    /// Whether multiplying and adding with one rounding is one instruction. For what need not have the
+    /// same bits everywhere.
+    const FUSED: bool;
     /// A number prepared to be divided by.
     type Divisor<W: Wide>: Copy;
 
@@ -203,6 +206,7 @@ pub(crate) trait Instructions {
 pub(crate) struct Portable;
 
 impl Instructions for Portable {
+    const FUSED: bool = false;
     type Divisor<W: Wide> = W;
 
     #[inline(always)]
