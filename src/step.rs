@@ -129,8 +129,7 @@ pub fn accept_residual<T: Scalar>(
     expect_same_rows(draft, target, token_ids)?;
     expect("residual", "entries a row", residual.vocabulary(), draft.vocabulary())?;
     expect("residual", "rows", residual.len(), draft.len())?;
-    each_token(token_ids, |_, token| in_vocabulary(token, draft.vocabulary()))
-        .try_for_each(|token| token.map(drop))?;
+    expect_in_vocabulary(token_ids, draft.vocabulary())?;
     if on_bad_row == OnBadRow::Fail {
         float_env::in_default(|| {
             each_token(token_ids, |index, token| proposed(draft.row(index), token))
@@ -178,7 +177,7 @@ pub(crate) fn each_row<R: Send + Sync>(
 /// The accept probabilities alone: two entries of every row are read and checked, no more.
 ///
 /// # Errors
-/// As [`accept_residual`], for the entries that are read; lowest row first.
+/// As [`accept_residual`], for the entries that are read.
 ///
 /// # Examples
 /// ```
@@ -196,6 +195,7 @@ pub fn accept_probs<T: Scalar>(
 ) -> Result<Vec<f64>, Error> {
     let (draft, target, token_ids) = (draft_probs, target_probs, draft_token_ids);
     expect_same_rows(draft, target, token_ids)?;
+    expect_in_vocabulary(token_ids, draft.vocabulary())?;
     float_env::in_default(|| {
         each_token(token_ids, |index, token| proposed(draft.row(index), token))
             .try_for_each(|token| token.map(drop))?;
@@ -216,6 +216,11 @@ fn each_token<R>(
 ) -> impl Iterator<Item = Result<R, Error>> {
     let tokens = token_ids.iter().enumerate();
     tokens.map(move |(index, token)| check(index, *token).map_err(|e| e.in_row(index)))
+}
+
+fn expect_in_vocabulary(token_ids: &[i64], vocabulary: usize) -> Result<(), Error> {
+    each_token(token_ids, |_, token| in_vocabulary(token, vocabulary))
+        .try_for_each(|token| token.map(drop))
 }
 
 fn expect_same_rows<T: Scalar>(

@@ -106,3 +106,18 @@ def test_each_fault_alone_is_reported(library: str, fault: str, call: str) -> No
     arguments = with_faults(library, {fault}, as_rows=call != "step")
     error, beginning = FAULTS[fault]
     refused(error, CALLS[call], *arguments, says=(beginning,))
+
+
+@pytest.mark.parametrize("call", [accept_residual, accept_probs])
+def test_ids_of_all_rows_come_before_what_the_draft_cannot_propose(call: Any) -> None:
+    """And these before any entries: of each sort the lowest row is named."""
+    draft = np.full((4, 3), 0.25)
+    target = np.full((4, 3), 0.25)
+    target[0, 0], draft[1, 1], draft[2, 1] = np.nan, 0.0, 0.0
+    refused(
+        ValueError, call, draft, target, [0, 1, 1, -1], says=("draft_token_ids", "got -1 in row 3")
+    )
+    refused(
+        ValueError, call, draft, target, [0, 1, 1, 2], says=("draft_token_ids", "got 1 in row 1")
+    )
+    refused(ValueError, call, draft, target, [0, 0, 0, 2], says=("target_probs", "in row 0"))

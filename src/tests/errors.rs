@@ -196,6 +196,9 @@ fn accept_probs_checks_what_it_reads() {
     );
     let refused = accept_probs(rows(&[0.5_f32, 0.0]), rows(&[0.5, 0.5]), &[2]);
     assert_eq!(refused, Err(Error::TokenRange { place: Place::Row(0), token: 2, vocabulary: 2 }));
+    // Ids outside the vocabulary come first, whatever their row.
+    let refused = accept_probs(rows(&[0.5_f32, 0.0, 0.5, 0.5]), rows(&[0.5; 4]), &[1, -1]);
+    assert_eq!(refused, Err(Error::TokenRange { place: Place::Row(1), token: -1, vocabulary: 2 }));
 }
 
 /// Rows with a stride: what lies between them is neither read nor written.
