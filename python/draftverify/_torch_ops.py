@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from importlib import import_module
 from inspect import signature
 from typing import Any
 
@@ -11,7 +11,7 @@ from draftverify import _api
 from draftverify._compiling import tracing
 from draftverify._namespaces import torch_float64
 
-torch: Any = sys.modules["torch"]
+torch: Any = import_module("torch")  # the caller has imported it
 
 _LIBRARY = torch.library.Library("draftverify", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)
