@@ -178,6 +178,21 @@ def test_what_is_refused(error: type[Exception], name: str, change: Any, says: s
         assert given["predicts"].equal(before)
 
 
+@pytest.mark.parametrize("name", ["uniform_samples", "uniform_samples_for_final_sampling"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int64"])
+def test_uniforms_of_few_bits_are_refused_beside_good_ones(name: str, dtype: str) -> None:
+    torch = need("torch")
+    given = arguments()
+    given[name] = torch.zeros_like(given[name], dtype=getattr(torch, dtype))
+    refused(
+        TypeError,
+        chain_speculative_sampling,
+        *given.values(),
+        says=(name, f"got dtype torch.{dtype}"),
+    )
+    assert given["predicts"].unique().tolist() == [-7]
+
+
 def test_there_is_no_padding_in_candidates() -> None:
     given = arguments()
     given["candidates"][2, 2] = -1

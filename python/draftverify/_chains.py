@@ -55,10 +55,10 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
     Parameters
     ----------
     draft_probs : array, shape (B, K, V) or (T, V), or None
-        The probabilities that the tokens were drawn from, of the kinds and dtypes that
-        `speculative_decode_step` takes. None for proposals that were the only possible ones
-        (greedy, n-gram or suffix drafts): a token is then accepted with its probability in the
-        target, and replaced by any other one.
+        The probabilities that the tokens were drawn from: NumPy, Torch or JAX arrays on the CPU, or
+        lists, of the dtypes that `speculative_decode_step` takes. None for proposals that were the
+        only possible ones (greedy, n-gram or suffix drafts): a token is then accepted with its
+        probability in the target, and replaced by any other one.
     target_probs : array, shape (B, K + 1, V) or (T + B, V)
         The target model's probabilities: a row for each drafted token and one behind them. With
         ``bonus_token_ids`` there is none behind: (B, K, V) or (T, V).
@@ -66,14 +66,15 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
         The drafted tokens, in any integer dtype and any array library. In the padded layout without
         ``lengths`` a run of -1 at the end of a request is padding.
     uniforms : array or list of float, shape (B, K + 1) or (T + B,), or None
-        Numbers in [0, 1), float32 or float64: one for each drafted token, and behind them one for
-        the final draw of each request. They must be independent of each other and of all
-        randomness that the tokens were drafted with: a number that has already decided what is
-        drafted says something about what should be accepted, and the law of the output is no longer
-        the target's. None is allowed for ``method="greedy"``, which uses none.
+        Numbers in [0, 1), float32 or float64: for a request of ``n`` drafted tokens the first ``n``
+        decide about these, and number ``n``, counted from 0, draws the final token whatever was
+        rejected; so also with ``bonus_token_ids``. They must be independent of each other and of
+        all randomness that the tokens were drafted with: a number that has already decided what is
+        drafted says something about what should be accepted, and the law of the output is no
+        longer the target's. None is allowed for ``method="greedy"``, which uses none.
     lengths : array or list of int, shape (B,), optional
-        How many drafted tokens each request has. Ids, rows and uniforms behind them are padding,
-        and are never read.
+        How many drafted tokens each request has. Behind them come the target's row and the uniform
+        of the final draw; what is behind these is padding, and is never read.
     indptr : array or list of int, shape (B + 1,), optional
         The flat layout: 0 and the running totals of drafted tokens.
     method : {"standard", "block", "greedy"}, default "standard"

@@ -27,8 +27,9 @@ def acceptance_rate(draft_probs: object, target_probs: object) -> Any:
     Parameters
     ----------
     draft_probs, target_probs : array, shape (V,) or (N, V)
-        Probabilities of the draft and of the target model, of the kinds and dtypes that
-        `speculative_decode_step` takes, with any strides. N may be 0.
+        Probabilities of the draft and of the target model, NumPy, Torch or JAX
+        arrays on the CPU, or lists, of any strides and the dtypes that `speculative_decode_step`
+        takes. N may be 0.
 
     Returns
     -------

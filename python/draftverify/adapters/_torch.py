@@ -28,6 +28,19 @@ def expect_shape(name: str, tensor: Tensor, expected: tuple[int, ...], cure: str
         raise ValueError(message)
 
 
+def expect_uniforms(**arguments: Tensor) -> None:
+    """Refuse uniform numbers of a type with too few bits, before they are joined to others."""
+    import torch  # noqa: PLC0415 - the caller has imported it
+
+    for name, tensor in arguments.items():
+        if tensor.dtype not in {torch.float32, torch.float64}:
+            message = (
+                f"{name}: expected float32 or float64 numbers, got dtype {tensor.dtype}; draw them "
+                f"as float32"
+            )
+            raise TypeError(message)
+
+
 def expect_ndim(name: str, tensor: Tensor, layout: str, cure: str) -> None:
     """Expect as many axes as the layout names, as in ``(B, K)``."""
     if tensor.ndim != layout.count(",") + (not layout.endswith(",)")):

@@ -8,7 +8,13 @@ Written from SGLang 0.5.23, ``sglang/kernels/ops/speculative/reject_sampling.py`
 from __future__ import annotations
 
 from draftverify import verify_chain
-from draftverify.adapters._torch import Tensor, expect_ndim, expect_shape, expect_tensors
+from draftverify.adapters._torch import (
+    Tensor,
+    expect_ndim,
+    expect_shape,
+    expect_tensors,
+    expect_uniforms,
+)
 
 
 def chain_speculative_sampling(  # noqa: PLR0913, PLR0917 - SGLang's arguments
@@ -119,6 +125,7 @@ dtype=torch.int32))
             f"{tuple(accept_index.shape)}; pass a place for each candidate"
         )
         raise ValueError(message)
+    expect_uniforms(uniform_samples=uniform_samples, uniform_samples_for_final_sampling=final)
     verdict = verify_chain(
         draft_probs,
         target_probs,

@@ -70,7 +70,9 @@ def law_of(  # noqa: PLR0913 - the last three by name
         ``verify(draft_probs, target_probs, draft_token_ids, uniforms)``, returning num_accepted
         and token_ids: rows (B, K, V) and (B, K + 1, V), ids (B, K), uniforms (B, K + 1); results
         (B,) and (B, K + 1), with -1 behind the final id. The final token is drawn by the inverse
-        of the running sum in the order of the ids. Bind other arguments with `functools.partial`.
+        of the running sum in the order of the ids, with the uniform behind those of the drafted
+        tokens whatever was rejected: of code that draws it with another one, however sound, the
+        cells are not those that are measured. Bind other arguments with `functools.partial`.
     instance : Instance
         The models.
     method : str
