@@ -224,7 +224,23 @@ def other_calls() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
     }
 
 
-OTHERS = pytest.mark.parametrize("name", [*other_calls()])
+NAMES = (
+    "speculative_decode_step",
+    "accept_probs",
+    "verify_chain",
+    "verify_chain_logits",
+    "acceptance_rate",
+    "expected_tokens",
+    "speedup",
+    "best_draft_length",
+    "expected_tokens_by_position",
+    "expected_tokens_block",
+)
+OTHERS = pytest.mark.parametrize("name", NAMES)
+
+
+def test_all_other_functions_are_tried() -> None:
+    assert tuple(other_calls()) == NAMES
 
 
 def values(answer: Any) -> list[Any]:
