@@ -202,7 +202,7 @@ FAULTS = (
     tokens(
         "the dtype of ids unchecked",
         "rows",
-        "    raise TypeError(message)\n\n\ndef _on_host",
+        "    raise _not_integers(name, dtype)\n\n\ndef _on_host",
         "    return array\n\n\ndef _on_host",
     ),
     tokens(
@@ -243,11 +243,11 @@ FAULTS = (
     arrays(
         "mixed dtypes promoted",
         "errors",
-        "    dtypes = [kind.dtype(array) for array in arrays.values()]\n",
+        "    dtypes = [_seen(name, kind.dtype, array) for name, array in arrays.items()]\n",
         "    if all(isinstance(array, np.ndarray) for array in arrays.values()):\n"
         "        common = np.result_type(*arrays.values())\n"
         "        arrays = {name: np.asarray(array, common) for name, array in arrays.items()}\n"
-        "    dtypes = [kind.dtype(array) for array in arrays.values()]\n",
+        "    dtypes = [_seen(name, kind.dtype, array) for name, array in arrays.items()]\n",
     ),
     arrays(
         "other dtypes not refused here",
@@ -393,7 +393,12 @@ FAULTS = (
     arrays(
         "the device of out unchecked", "out", "if kind.device(out) != rows.device:", "if False:"
     ),
-    arrays("the shape of out unchecked", "out", "if view.shape != rows.draft.shape:", "if False:"),
+    arrays(
+        "the shape of out unchecked",
+        "out",
+        "if view.shape != tuple(rows.draft.shape):",
+        "if False:",
+    ),
     kinds(
         "a read-only out written to",
         "out",
