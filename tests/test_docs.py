@@ -127,17 +127,22 @@ def test_docstrings_have_the_sections_of_numpydoc(function: Any) -> None:
             assert re.search(rf"\b{error}\b", found["Raises"]), error
 
 
-@every_function
-def test_docstring_examples_give_what_they_show(function: Any) -> None:
-    text = docstring(function)
+def assert_examples_hold(documented: Any, names: dict[str, Any]) -> int:
+    """Run the examples of a docstring with these names, and count them."""
+    text = docstring(documented)
     assert "doctest:" not in text, "no directive may make the comparison lenient"
-    names = dict(vars(draftverify))
-    example = doctest.DocTestParser().get_doctest(text, names, function.__name__, None, 0)
-    assert example.examples
+    example = doctest.DocTestParser().get_doctest(text, names, documented.__name__, None, 0)
+    count = len(example.examples)
     printed: list[str] = []
     runner = doctest.DocTestRunner(verbose=False, optionflags=0)
     runner.run(example, out=printed.append)
     assert runner.failures == 0, "".join(printed)
+    return count
+
+
+@every_function
+def test_docstring_examples_give_what_they_show(function: Any) -> None:
+    assert assert_examples_hold(function, dict(vars(draftverify)))
 
 
 def test_the_answer_of_accept_residual_documents_its_fields() -> None:

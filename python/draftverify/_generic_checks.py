@@ -75,8 +75,7 @@ def pair(draft_probs: Any, target_probs: Any, expected: str, ndim: int) -> Pair:
 def token(drafted_token: Any, vocabulary: int) -> int:
     """Take the id of a single step."""
     index = _tokens.as_index("drafted_token", drafted_token)
-    if not 0 <= index < vocabulary:
-        raise _tokens._outside("drafted_token", index, vocabulary, "")
+    _tokens.within("drafted_token", index, vocabulary)
     return index
 
 
@@ -114,14 +113,8 @@ def within_vocabulary(rows: Pair, given: Ids) -> NDArray[np.int64]:
     """Copy the ids to the host; refuse the first that is outside the vocabulary."""
     count, vocabulary = rows.draft.shape
     on_host = isinstance(given.given, np.ndarray)
-    host = _tokens.as_indices(
-        given.given if on_host else rows.lib.host(given.given), count, vocabulary
-    )
-    outside = (host < 0) | (host >= vocabulary)
-    if outside.any():
-        row = int(outside.argmax())
-        raise _tokens._outside(_IDS, int(host[row]), vocabulary, _tokens._row(row))
-    return host
+    host = given.given if on_host else rows.lib.host(given.given)
+    return _tokens.as_possible(host, count, vocabulary)
 
 
 def output(rows: Pair, out: Any, inputs: dict[str, Any]) -> None:
