@@ -79,9 +79,7 @@ impl<W: Wide> Kernel for DividePass<'_, W> {
     #[inline(always)]
     fn run<I: Instructions>(self) {
         let divisor = I::divisor(self.mass, self.differences.len());
-        for entries in self.differences.chunks_mut(SUB_BLOCK) {
-            I::divide(entries, &divisor);
-        }
+        I::divide(self.differences, &divisor);
     }
 }
 

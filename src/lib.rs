@@ -46,6 +46,8 @@ mod chain;
 #[cfg(any(target_arch = "x86_64", test))]
 mod divisor;
 mod draw;
+#[cfg(target_arch = "x86_64")]
+mod entries;
 mod error;
 mod exp;
 mod filter;

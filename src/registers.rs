@@ -1,4 +1,4 @@
-//! Sixteen entries in the registers of a processor with AVX2, FMA and F16C: the few operations that the
+//! Sixteen entries in the registers of a processor with AVX2 and FMA: the few operations that the
 //! kernels of `avx2.rs` are made of.
 
 #![allow(
@@ -9,88 +9,92 @@
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use half::{bf16, f16};
-
 use crate::divisor::Divisor;
 use crate::lanes::LANES;
-use crate::scalar::{Scalar, Storage};
 
 /// Finding out whether a row can do without divisions takes as long as some hundred of them.
 const FEW: usize = 1024;
 
-/// Sixteen entries of a storage type: how they get into registers and out again.
+/// An arithmetic type, sixteen of which make a group of registers.
 ///
 /// # Safety
-/// Of all functions of this trait and of [`Group`]: the processor has AVX2, FMA and F16C. They are
+/// Of all functions of this trait and of [`Group`]: the processor has AVX2 and FMA. They are
 /// inlined into functions for which that was asked. Memory is reached through references alone.
 #[doc(hidden)]
-pub trait Entries: Storage {
-    /// The entries widened, and the union of their bits.
-    unsafe fn load(entries: &[Self; LANES]) -> (GroupOf<Self>, __m256i);
-    /// Whether one of the bits of `Scalar::SUSPECT` is among the bits seen.
-    unsafe fn suspect(seen: __m256i) -> bool;
-    /// Round entries in `0..=1` to the storage type.
-    unsafe fn store(group: GroupOf<Self>, slots: &mut [MaybeUninit<Self>; LANES]);
-}
+pub trait Vector: Copy {
+    type Group: Group<Wide = Self, Divisor = Self::Divisor>;
+    type Divisor: Copy;
 
-/// An arithmetic type, sixteen of which make a group of registers.
-#[doc(hidden)]
-pub trait Vector: Sized {
-    type Group: Group<Wide = Self>;
+    unsafe fn read(entries: &[Self; LANES]) -> Self::Group;
+    /// What to divide so many entries by.
+    unsafe fn divisor(mass: Self, entries: usize) -> Self::Divisor;
 }
 
 impl Vector for f32 {
     type Group = [__m256; 2];
+    type Divisor = Divisor;
+
+    #[inline(always)]
+    unsafe fn read(entries: &[f32; LANES]) -> Self::Group {
+        let first = entries.as_ptr();
+        // SAFETY: two times eight of the sixteen entries; unaligned loads.
+        unsafe { [_mm256_loadu_ps(first), _mm256_loadu_ps(first.add(8))] }
+    }
+
+    #[inline(always)]
+    unsafe fn divisor(mass: f32, entries: usize) -> Divisor {
+        if entries < FEW { Divisor::plain(mass) } else { Divisor::new(mass) }
+    }
 }
 
 impl Vector for f64 {
     type Group = [__m256d; 4];
+    type Divisor = f64;
+
+    #[inline(always)]
+    unsafe fn read(entries: &[f64; LANES]) -> Self::Group {
+        let first = entries.as_ptr();
+        // SAFETY: four times four of the sixteen entries; unaligned loads.
+        unsafe {
+            [
+                _mm256_loadu_pd(first),
+                _mm256_loadu_pd(first.add(4)),
+                _mm256_loadu_pd(first.add(8)),
+                _mm256_loadu_pd(first.add(12)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn divisor(mass: f64, _: usize) -> f64 {
+        mass
+    }
 }
 
 /// Sixteen entries in registers, widened.
-pub(crate) type GroupOf<T> = <<T as Storage>::Wide as Vector>::Group;
-
-/// Sixteen entries of the arithmetic type in registers.
 #[doc(hidden)]
 pub trait Group: Copy {
     type Wide: Copy;
     type Divisor: Copy;
 
-    unsafe fn read(entries: &[Self::Wide; LANES]) -> Self;
     unsafe fn write(self, slots: &mut [MaybeUninit<Self::Wide>; LANES]);
     /// max(target - draft, 0) as `lanes::excess` has it: the maximum answers its second operand
     /// where both are zeros or one is NaN.
     unsafe fn excess(draft: Self, target: Self) -> Self;
-    /// What to divide so many entries by.
-    unsafe fn divisor(mass: Self::Wide, entries: usize) -> Self::Divisor;
-    /// The quotients, rounded as IEEE divisions are.
-    unsafe fn divided_by(self, divisor: &Self::Divisor) -> Self;
+    /// The quotients of some groups, rounded as IEEE divisions are.
+    unsafe fn divided_by<const N: usize>(groups: [Self; N], divisor: &Self::Divisor) -> [Self; N];
     /// As float64; register `k` holds the entries from `4 k` on.
     unsafe fn widened(self) -> [__m256d; 4];
-
-    /// Add entry `j` to lane `j`; register `k` holds the lanes from `4 k` on.
-    #[inline(always)]
-    unsafe fn add_to(self, lanes: &mut [__m256d; 4]) {
-        // SAFETY: the processor has AVX2: see `Entries`.
-        unsafe {
-            for (lane, entry) in lanes.iter_mut().zip(self.widened()) {
-                *lane = _mm256_add_pd(*lane, entry);
-            }
-        }
-    }
+    /// Add entry `j`, an excess, to lane `j`. Where the lanes are, the group knows.
+    unsafe fn add_to(self, lanes: &mut [__m256d; 4]);
+    /// The lanes folded 8-4: `lanes[j] + lanes[j + 8]` and `lanes[j + 4] + lanes[j + 12]`, added.
+    unsafe fn folded_to_four(lanes: [__m256d; 4]) -> __m256d;
 }
 
 /// Eight float32 in each register.
 impl Group for [__m256; 2] {
     type Wide = f32;
     type Divisor = Divisor;
-
-    #[inline(always)]
-    unsafe fn read(entries: &[f32; LANES]) -> Self {
-        let first = entries.as_ptr();
-        // SAFETY: two times eight of the sixteen entries; unaligned loads.
-        unsafe { [_mm256_loadu_ps(first), _mm256_loadu_ps(first.add(8))] }
-    }
 
     #[inline(always)]
     unsafe fn write(self, slots: &mut [MaybeUninit<f32>; LANES]) {
@@ -104,7 +108,7 @@ impl Group for [__m256; 2] {
 
     #[inline(always)]
     unsafe fn excess(draft: Self, target: Self) -> Self {
-        // SAFETY: the processor has AVX2: see `Entries`.
+        // SAFETY: the processor has AVX2: see `Vector`.
         unsafe {
             let zero = _mm256_setzero_ps();
             [
@@ -115,37 +119,36 @@ impl Group for [__m256; 2] {
     }
 
     #[inline(always)]
-    unsafe fn divisor(mass: f32, entries: usize) -> Divisor {
-        if entries < FEW { Divisor::plain(mass) } else { Divisor::new(mass) }
-    }
-
-    #[inline(always)]
-    unsafe fn divided_by(self, divisor: &Divisor) -> Self {
-        // SAFETY: the processor has AVX2 and FMA: see `Entries`.
+    unsafe fn divided_by<const N: usize>(mut groups: [Self; N], divisor: &Divisor) -> [Self; N] {
+        // SAFETY: the processor has AVX2 and FMA: see `Vector`.
         unsafe {
             // Zeros become the largest integers: as dividends they are as good as large ones.
             let one = _mm256_set1_epi32(1);
-            let low = _mm256_sub_epi32(_mm256_castps_si256(self[0]), one);
-            let high = _mm256_sub_epi32(_mm256_castps_si256(self[1]), one);
-            let smallest = _mm256_min_epu32(low, high);
+            let mut smallest = _mm256_set1_epi32(-1);
+            for register in groups.as_flattened() {
+                let before = _mm256_sub_epi32(_mm256_castps_si256(*register), one);
+                smallest = _mm256_min_epu32(smallest, before);
+            }
             let bound = _mm256_set1_epi32(divisor.smallest.to_bits().cast_signed() - 1);
             let enough = _mm256_cmpeq_epi32(_mm256_max_epu32(smallest, bound), smallest);
             if _mm256_movemask_epi8(enough) == -1 {
                 let (high, low) = (_mm256_set1_ps(divisor.high), _mm256_set1_ps(divisor.low));
-                [
-                    _mm256_fmadd_ps(self[0], high, _mm256_mul_ps(self[0], low)),
-                    _mm256_fmadd_ps(self[1], high, _mm256_mul_ps(self[1], low)),
-                ]
+                for register in groups.as_flattened_mut() {
+                    *register = _mm256_fmadd_ps(*register, high, _mm256_mul_ps(*register, low));
+                }
             } else {
                 let mass = _mm256_set1_ps(divisor.mass);
-                [_mm256_div_ps(self[0], mass), _mm256_div_ps(self[1], mass)]
+                for register in groups.as_flattened_mut() {
+                    *register = _mm256_div_ps(*register, mass);
+                }
             }
+            groups
         }
     }
 
     #[inline(always)]
     unsafe fn widened(self) -> [__m256d; 4] {
-        // SAFETY: the processor has AVX2: see `Entries`.
+        // SAFETY: the processor has AVX2: see `Vector`.
         unsafe {
             [
                 _mm256_cvtps_pd(_mm256_castps256_ps128(self[0])),
@@ -155,26 +158,51 @@ impl Group for [__m256; 2] {
             ]
         }
     }
+
+    /// An excess `x` has no sign, so that its bits, moved up by the 29 by which a float64 significand
+    /// is longer, are those of the float64 `x * 2^-896`: the exponent is off by the difference of the
+    /// two biases, and a subnormal `x` becomes a subnormal, both exactly. Multiplied by `2^896` and
+    /// added with one rounding, that is `lane + x` rounded. (An infinite one, which no row of
+    /// probabilities has, is taken for 2^128.)
+    ///
+    /// Of eight entries the even ones go to the first register of lanes and the odd ones to the
+    /// second. Widening them by conversions keeps them in order, but takes a third longer: two
+    /// units convert, and the same two add.
+    #[inline(always)]
+    unsafe fn add_to(self, lanes: &mut [__m256d; 4]) {
+        // SAFETY: the processor has AVX2 and FMA: see `Vector`.
+        unsafe {
+            let moved = _mm256_set1_epi64x(0x7FFF_FFFF << 29);
+            let scale = _mm256_set1_pd(f64::from_bits((1023 + 896) << 52));
+            let (pairs, _) = lanes.as_chunks_mut::<2>();
+            for ([even_lanes, odd_lanes], register) in pairs.iter_mut().zip(self) {
+                let bits = _mm256_castps_si256(register);
+                let even = _mm256_and_si256(_mm256_slli_epi64(bits, 29), moved);
+                let odd = _mm256_and_si256(_mm256_srli_epi64(bits, 3), moved);
+                *even_lanes = _mm256_fmadd_pd(_mm256_castsi256_pd(even), scale, *even_lanes);
+                *odd_lanes = _mm256_fmadd_pd(_mm256_castsi256_pd(odd), scale, *odd_lanes);
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn folded_to_four(lanes: [__m256d; 4]) -> __m256d {
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe {
+            let (even, odd) =
+                (_mm256_add_pd(lanes[0], lanes[2]), _mm256_add_pd(lanes[1], lanes[3]));
+            // Lanes 0 1 4 5 and 2 3 6 7.
+            let (first, second) = (_mm256_unpacklo_pd(even, odd), _mm256_unpackhi_pd(even, odd));
+            let low = _mm256_permute2f128_pd(first, second, 0x20);
+            _mm256_add_pd(low, _mm256_permute2f128_pd(first, second, 0x31))
+        }
+    }
 }
 
 /// Four float64 in each register.
 impl Group for [__m256d; 4] {
     type Wide = f64;
     type Divisor = f64;
-
-    #[inline(always)]
-    unsafe fn read(entries: &[f64; LANES]) -> Self {
-        let first = entries.as_ptr();
-        // SAFETY: four times four of the sixteen entries; unaligned loads.
-        unsafe {
-            [
-                _mm256_loadu_pd(first),
-                _mm256_loadu_pd(first.add(4)),
-                _mm256_loadu_pd(first.add(8)),
-                _mm256_loadu_pd(first.add(12)),
-            ]
-        }
-    }
 
     #[inline(always)]
     unsafe fn write(self, slots: &mut [MaybeUninit<f64>; LANES]) {
@@ -190,7 +218,7 @@ impl Group for [__m256d; 4] {
 
     #[inline(always)]
     unsafe fn excess(draft: Self, target: Self) -> Self {
-        // SAFETY: the processor has AVX2: see `Entries`.
+        // SAFETY: the processor has AVX2: see `Vector`.
         unsafe {
             let zero = _mm256_setzero_pd();
             [
@@ -203,21 +231,14 @@ impl Group for [__m256d; 4] {
     }
 
     #[inline(always)]
-    unsafe fn divisor(mass: f64, _: usize) -> f64 {
-        mass
-    }
-
-    #[inline(always)]
-    unsafe fn divided_by(self, divisor: &f64) -> Self {
-        // SAFETY: the processor has AVX2: see `Entries`.
+    unsafe fn divided_by<const N: usize>(mut groups: [Self; N], divisor: &f64) -> [Self; N] {
+        // SAFETY: the processor has AVX2: see `Vector`.
         unsafe {
             let divisor = _mm256_set1_pd(*divisor);
-            [
-                _mm256_div_pd(self[0], divisor),
-                _mm256_div_pd(self[1], divisor),
-                _mm256_div_pd(self[2], divisor),
-                _mm256_div_pd(self[3], divisor),
-            ]
+            for register in groups.as_flattened_mut() {
+                *register = _mm256_div_pd(*register, divisor);
+            }
+            groups
         }
     }
 
@@ -225,134 +246,109 @@ impl Group for [__m256d; 4] {
     unsafe fn widened(self) -> [__m256d; 4] {
         self
     }
-}
 
-impl Entries for f32 {
+    /// Register `k` holds the lanes from `4 k` on.
     #[inline(always)]
-    unsafe fn load(entries: &[f32; LANES]) -> (GroupOf<Self>, __m256i) {
-        // SAFETY: the processor has AVX2: see `Entries`.
+    unsafe fn add_to(self, lanes: &mut [__m256d; 4]) {
+        // SAFETY: the processor has AVX2: see `Vector`.
         unsafe {
-            let [low, high] = GroupOf::<Self>::read(entries);
-            ([low, high], _mm256_castps_si256(_mm256_or_ps(low, high)))
+            for (lane, entry) in lanes.iter_mut().zip(self) {
+                *lane = _mm256_add_pd(*lane, entry);
+            }
         }
     }
 
     #[inline(always)]
-    unsafe fn suspect(seen: __m256i) -> bool {
-        // SAFETY: the processor has AVX2: see `Entries`.
-        unsafe { _mm256_testz_si256(seen, _mm256_set1_epi32(f32::SUSPECT.cast_signed())) == 0 }
-    }
-
-    #[inline(always)]
-    unsafe fn store(group: GroupOf<Self>, slots: &mut [MaybeUninit<f32>; LANES]) {
-        // SAFETY: the processor has AVX2: see `Entries`.
-        unsafe { group.write(slots) }
-    }
-}
-
-impl Entries for f64 {
-    #[inline(always)]
-    unsafe fn load(entries: &[f64; LANES]) -> (GroupOf<Self>, __m256i) {
-        // SAFETY: the processor has AVX2: see `Entries`.
+    unsafe fn folded_to_four(lanes: [__m256d; 4]) -> __m256d {
+        // SAFETY: the processor has AVX2: see `Vector`.
         unsafe {
-            let group = GroupOf::<Self>::read(entries);
-            let [a, b, c, d] = group;
-            (group, _mm256_castpd_si256(_mm256_or_pd(_mm256_or_pd(a, b), _mm256_or_pd(c, d))))
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn suspect(seen: __m256i) -> bool {
-        // SAFETY: the processor has AVX2: see `Entries`.
-        unsafe { _mm256_testz_si256(seen, _mm256_set1_epi64x(f64::SUSPECT.cast_signed())) == 0 }
-    }
-
-    #[inline(always)]
-    unsafe fn store(group: GroupOf<Self>, slots: &mut [MaybeUninit<f64>; LANES]) {
-        // SAFETY: the processor has AVX2: see `Entries`.
-        unsafe { group.write(slots) }
-    }
-}
-
-/// Sixteen entries of 16 bits in one register.
-#[inline(always)]
-unsafe fn read_16_bits<T>(entries: &[T; LANES]) -> __m256i {
-    const { assert!(size_of::<T>() == 2, "float16 and bfloat16") };
-    // SAFETY: all 32 bytes of the sixteen entries; an unaligned load.
-    unsafe { _mm256_loadu_si256(entries.as_ptr().cast()) }
-}
-
-impl Entries for f16 {
-    #[inline(always)]
-    unsafe fn load(entries: &[f16; LANES]) -> (GroupOf<Self>, __m256i) {
-        // SAFETY: the processor has AVX2 and F16C: see `Entries`.
-        unsafe {
-            let bits = read_16_bits(entries);
-            let low = _mm256_cvtph_ps(_mm256_castsi256_si128(bits));
-            let high = _mm256_cvtph_ps(_mm256_extracti128_si256(bits, 1));
-            ([low, high], bits)
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn suspect(seen: __m256i) -> bool {
-        // SAFETY: the processor has AVX2: see `Entries`.
-        unsafe { _mm256_testz_si256(seen, _mm256_set1_epi16(f16::SUSPECT.cast_signed())) == 0 }
-    }
-
-    #[inline(always)]
-    unsafe fn store(group: GroupOf<Self>, slots: &mut [MaybeUninit<f16>; LANES]) {
-        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-        // SAFETY: the processor has AVX2 and F16C: see `Entries`. The store fills all 32 bytes of
-        // the sixteen slots and is unaligned.
-        unsafe {
-            let (low, high) =
-                (_mm256_cvtps_ph(group[0], NEAREST), _mm256_cvtps_ph(group[1], NEAREST));
-            _mm256_storeu_si256(slots.as_mut_ptr().cast(), _mm256_set_m128i(high, low));
+            _mm256_add_pd(_mm256_add_pd(lanes[0], lanes[2]), _mm256_add_pd(lanes[1], lanes[3]))
         }
     }
 }
 
-/// Round to the upper 16 bits, as `Scalar::narrow` of bfloat16 does.
-#[inline(always)]
-unsafe fn upper_half(wide: __m256) -> __m256i {
-    // SAFETY: the processor has AVX2: see `Entries`.
-    unsafe {
-        let bits = _mm256_castps_si256(wide);
-        let odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-        let half_unit = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF));
-        _mm256_srli_epi32(_mm256_add_epi32(bits, half_unit), 16)
+/// Sixteen float32, those with even places in the first register and the odd ones in the second: how
+/// 16-bit types are widened with one operation for eight.
+#[derive(Clone, Copy)]
+#[doc(hidden)]
+pub struct Alternating(pub(crate) [__m256; 2]);
+
+impl Alternating {
+    /// The entries one after the other.
+    #[inline(always)]
+    unsafe fn in_order(self) -> [__m256; 2] {
+        let Self([even, odd]) = self;
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe {
+            // Entries 0 to 3 and 8 to 11, and the others.
+            let (first, second) = (_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd));
+            [
+                _mm256_permute2f128_ps(first, second, 0x20),
+                _mm256_permute2f128_ps(first, second, 0x31),
+            ]
+        }
     }
 }
 
-impl Entries for bf16 {
+impl Group for Alternating {
+    type Wide = f32;
+    type Divisor = Divisor;
+
     #[inline(always)]
-    unsafe fn load(entries: &[bf16; LANES]) -> (GroupOf<Self>, __m256i) {
-        // SAFETY: the processor has AVX2: see `Entries`.
-        unsafe {
-            let bits = read_16_bits(entries);
-            let low = _mm256_cvtepu16_epi32(_mm256_castsi256_si128(bits));
-            let high = _mm256_cvtepu16_epi32(_mm256_extracti128_si256(bits, 1));
-            let (low, high) = (_mm256_slli_epi32(low, 16), _mm256_slli_epi32(high, 16));
-            ([_mm256_castsi256_ps(low), _mm256_castsi256_ps(high)], bits)
+    unsafe fn write(self, slots: &mut [MaybeUninit<f32>; LANES]) {
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe { self.in_order().write(slots) }
+    }
+
+    #[inline(always)]
+    unsafe fn excess(draft: Self, target: Self) -> Self {
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe { Self(Group::excess(draft.0, target.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn divided_by<const N: usize>(groups: [Self; N], divisor: &Divisor) -> [Self; N] {
+        let mut registers = [groups[0].0; N];
+        for (registers, group) in registers.iter_mut().zip(groups) {
+            *registers = group.0;
         }
+        // SAFETY: the processor has AVX2 and FMA: see `Vector`.
+        let registers = unsafe { Group::divided_by(registers, divisor) };
+        let mut groups = groups;
+        for (group, registers) in groups.iter_mut().zip(registers) {
+            group.0 = registers;
+        }
+        groups
     }
 
     #[inline(always)]
-    unsafe fn suspect(seen: __m256i) -> bool {
-        // SAFETY: the processor has AVX2: see `Entries`.
-        unsafe { _mm256_testz_si256(seen, _mm256_set1_epi16(bf16::SUSPECT.cast_signed())) == 0 }
+    unsafe fn widened(self) -> [__m256d; 4] {
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe { self.in_order().widened() }
     }
 
-    /// Packing works within halves of a register: the permutation puts the quarters in order.
+    /// Lanes 0 4 8 12, then 2 6 10 14, then those after each of these.
     #[inline(always)]
-    unsafe fn store(group: GroupOf<Self>, slots: &mut [MaybeUninit<bf16>; LANES]) {
-        // SAFETY: the processor has AVX2: see `Entries`. The store fills all 32 bytes of the
-        // sixteen slots and is unaligned.
+    unsafe fn add_to(self, lanes: &mut [__m256d; 4]) {
+        // SAFETY: the processor has AVX2 and FMA: see `Vector`.
+        unsafe { self.0.add_to(lanes) }
+    }
+
+    #[inline(always)]
+    unsafe fn folded_to_four(lanes: [__m256d; 4]) -> __m256d {
+        // SAFETY: the processor has AVX2: see `Vector`.
         unsafe {
-            let (low, high) = (upper_half(group[0]), upper_half(group[1]));
-            let packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), 0b11_01_10_00);
-            _mm256_storeu_si256(slots.as_mut_ptr().cast(), packed);
+            // Register `k` ends up with the sums that go to 0, 2, 1 and 3, twice each.
+            let mut four = [_mm256_setzero_pd(); 2];
+            let (pairs, _) = lanes.as_chunks::<2>();
+            for (sums, [one, other]) in four.iter_mut().zip(pairs) {
+                // 0 + 8, 4 + 12, 2 + 10 and 6 + 14 of the even lanes.
+                let low = _mm256_permute2f128_pd(*one, *other, 0x20);
+                let eight = _mm256_add_pd(low, _mm256_permute2f128_pd(*one, *other, 0x31));
+                *sums = _mm256_hadd_pd(eight, eight);
+            }
+            let [even, odd] = four;
+            _mm256_unpacklo_pd(even, odd)
         }
     }
 }

@@ -10,7 +10,7 @@ use std::ops::{BitAnd, BitOr, Div, Sub};
 use half::{bf16, f16};
 
 #[cfg(target_arch = "x86_64")]
-use crate::registers::{Entries, Vector};
+use crate::{entries::Entries, registers::Vector};
 
 /// Elsewhere registers are the compiler's business.
 #[cfg(not(target_arch = "x86_64"))]

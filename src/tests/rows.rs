@@ -1,6 +1,7 @@
 //! Many rows: each as if it were alone.
 
 use super::{Noise, Sample, bits, for_each_type};
+use crate::row::Source;
 use crate::{
     Error, OnBadRow, Place, Rows, RowsMut, Step, accept_probs, accept_residual,
     speculative_decode_step,
@@ -93,4 +94,27 @@ fn bad_rows_answer_nan_alone<T: Sample>() {
     assert_eq!(steps, Err(Error::TokenRange { place: Place::Row(7), token: 300, vocabulary: 300 }));
     let untouched = vec![T::of(0.5); residual.len()];
     assert_eq!(bits(&residual), bits(&untouched), "nothing is written");
+}
+
+/// Of rows that lie seven apart, entry by entry: what a part holds, empty ones at either end too.
+#[test]
+fn a_part_is_a_range_of_the_rows() {
+    let entries: Vec<f64> = (0..35).map(f64::from).collect();
+    let rows = Rows::strided(&entries, 5, 4, 7).expect("within the slice");
+    for start in 0..=5 {
+        for end in start..=5 {
+            let part = rows.part(start..end);
+            assert_eq!((part.len(), part.vocabulary()), (end - start, 4), "{start}..{end}");
+            for row in 0..part.len() {
+                let found: Vec<f64> = (0..4).map(|at| part.row(row).entry(at)).collect();
+                let first = (start + row) * 7;
+                assert_eq!(found, entries[first..first + 4], "row {row} of {start}..{end}");
+            }
+        }
+    }
+    #[expect(clippy::reversed_empty_ranges, reason = "what is refused")]
+    for range in [0..6, 6..6, 3..2] {
+        let part = std::panic::catch_unwind(|| rows.part(range.clone()).len());
+        assert!(part.is_err(), "{range:?}");
+    }
 }
