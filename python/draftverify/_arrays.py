@@ -163,11 +163,11 @@ def output(out: object, rows: Rows, inputs: dict[str, object]) -> NDArray[Any]:
             f"pass an array of it"
         )
         raise ValueError(message)
-    if _overlaps_itself(view):
+    if overlaps_itself(view):
         message = "out: expected entries that share no memory, got an expanded array; pass a copy"
         raise ValueError(message)
     for name, array in inputs.items():
-        if _overlap(view, memory_of(array)):
+        if overlap(view, memory_of(array)):
             message = (
                 f"out: expected memory of its own, got an array that overlaps {name}; pass another"
             )
@@ -202,7 +202,7 @@ def _torch_dtypes() -> dict[object, str]:
     return {getattr(sys.modules["torch"], name): name for name in DTYPES}
 
 
-def _overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Whether two arrays share a byte; also where finding out would take too long."""
     try:
         # NumPy's stub knows two special values of `max_work`, its documentation any number.
@@ -211,7 +211,7 @@ def _overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:
         return True
 
 
-def _overlaps_itself(array: NDArray[Any]) -> bool:
+def overlaps_itself(array: NDArray[Any]) -> bool:
     """Whether two entries of an array may share a byte.
 
     Going from the shortest stride to the longest, each has to step over all that lies within.

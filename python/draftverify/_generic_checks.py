@@ -167,7 +167,7 @@ def output(rows: Pair, out: Any, inputs: dict[str, Any]) -> None:
 def _overlaps_itself(out: Any) -> bool:
     """Whether two entries share memory, as far as that can be seen."""
     written = _places(out)
-    return written is not None and _arrays._overlaps_itself(written)
+    return written is not None and _arrays.overlaps_itself(written)
 
 
 def _share(out: Any, array: Any) -> bool:
@@ -178,7 +178,7 @@ def _share(out: Any, array: Any) -> bool:
     elif TORCH.owns(array):
         return False
     written, read = _places(out), _places(array)
-    return written is not None and read is not None and _arrays._overlap(written, read)
+    return written is not None and read is not None and _arrays.overlap(written, read)
 
 
 def _storage(tensor: Any) -> tuple[object, int]:
