@@ -14,8 +14,9 @@ import engines
 import test_adapters_sglang
 import test_adapters_vllm
 from draftverify.adapters import flashinfer, sglang, tensorrt_llm, transformers, vllm, vocabulary
+from draftverify.adapters._torch import expect_outputs
 from engines import DRAFT, TARGET, tensor
-from kinds import need
+from kinds import need, refused
 
 Call = Callable[[], dict[str, Any]]
 
@@ -164,3 +165,11 @@ def test_requests_are_counted_as_the_engine_counts_them(one_hot: bool) -> None:
     with pytest.raises(ValueError, match=r"^target_logits: .* request 0;") as caught:
         vllm.rejection_sample_v1(**given)
     assert not hasattr(caught.value, "__notes__")
+
+
+def test_outputs_on_another_device_are_refused() -> None:
+    torch = need("torch")
+    counter, elsewhere = tensor([0, 0], "int32"), SimpleNamespace(device=torch.device("cuda:1"))
+    expect_outputs(torch.int32, counter, counter=counter)
+    call = lambda: expect_outputs(torch.int32, elsewhere, counter=counter)  # noqa: E731
+    refused(ValueError, call, says=("counter", "device cuda:1", "got cpu"))

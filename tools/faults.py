@@ -410,7 +410,7 @@ FAULTS = (
     ),
     kinds("a copy of a negated out written to", "out", "if array.is_neg()", "if False"),
     arrays(
-        "an out that overlaps itself unchecked", "out", "if _overlaps_itself(view):", "if False:"
+        "an out that overlaps itself unchecked", "out", "if overlaps_itself(view):", "if False:"
     ),
     api(
         "an out that overlaps the draft unchecked",
