@@ -162,14 +162,14 @@ def accept_residual(
     rows = _arrays.pair(draft_probs, target_probs)
     _expect_shapes(rows, "(N, V)", 2)
     if rows.backend is not None:
-        answer = rows.backend.accept_residual(
-            draft_probs, target_probs, draft_token_ids, out, bool(check)
-        )
+        flag = _tokens.as_flag("check", check)
+        answer = rows.backend.accept_residual(draft_probs, target_probs, draft_token_ids, out, flag)
         return AcceptResidual(*answer)
     ids = _tokens.as_indices(draft_token_ids, *rows.draft.shape)
-    if type(draft_token_ids) is not np.ndarray or type(check) is not bool:
+    if type(check) is not bool:
+        check = _tokens.as_flag("check", check)
+    if type(draft_token_ids) is not np.ndarray:
         # Code of the ids' classes has run: what it did to the arrays has to be seen.
-        check = bool(check)
         rows = _arrays.pair(draft_probs, target_probs)
         _expect_shapes(rows, "(N, V)", 2)
     if out is None:
@@ -251,7 +251,9 @@ def _expect_shapes(rows: _arrays.Rows, expected: str, ndim: int) -> None:
         return  # the backend looks at them
     draft, target = tuple(rows.draft.shape), tuple(rows.target.shape)
     if draft != target or len(draft) != ndim or draft[-1] == 0:
-        if len(draft) == len(target) != ndim:
+        if len(draft) == len(target) == 3:  # noqa: PLR2004 - as the cure says
+            cure = "call verify_chain for chains (B, K, V), or reshape"
+        elif len(draft) == len(target) != ndim:
             other = (
                 "speculative_decode_step for one row" if ndim > 1 else "accept_residual for rows"
             )

@@ -81,7 +81,7 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
         ``"standard"`` accepts token by token. ``"block"`` looks at the chain as a whole; it accepts
         at least as many tokens on average, and what is emitted follows the same law; it has to read
         more rows. ``"greedy"`` accepts the target's most probable token alone (of several the
-        lowest id); draft rows and uniforms are not used.
+        lowest id); draft rows and uniforms are not looked at, and may be anything.
     bonus_token_ids : array or list of int, shape (B,), optional
         What is emitted after full acceptance, for engines that draw it elsewhere.
 
@@ -133,11 +133,13 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
     ChainVerdict(num_accepted=array([0, 1], dtype=int32), token_ids=array([[ 1, -1, -1],
            [ 1,  0, -1]], dtype=int32))
     """
+    rule = method_of(method)
+    if rule == "greedy":
+        draft_probs = uniforms = None  # not read, and so not looked at
     arrays: dict[str, object] = {"draft_probs": draft_probs, "target_probs": target_probs}
     if draft_probs is None:
         del arrays["draft_probs"]
     rows = rows_of(arrays, "verify_chain")
-    rule = method_of(method)
     numbers = numbers_of(
         rule,
         draft_token_ids,

@@ -54,12 +54,7 @@ def pair(draft_probs: Any, target_probs: Any, expected: str, ndim: int) -> Pair:
         raise TypeError(message)
     libs = [operations(array) for array in both.values()]
     dtypes = [lib.dtype(array) for lib, array in zip(libs, both.values(), strict=True)]
-    if dtypes[0] != dtypes[1] or dtypes[0] not in _arrays.DTYPES:
-        message = (
-            f"{_BOTH}: expected one dtype for both, out of {', '.join(_arrays.DTYPES)}, got "
-            f"{' and '.join(dtypes)}; convert both to one of these"
-        )
-        raise TypeError(message)
+    _arrays.expect_dtypes(_BOTH, dtypes)
     lib = libs[0]
     if lib.device != libs[1].device:
         message = (
