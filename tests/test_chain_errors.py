@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chains import batch
-from draftverify import verify_chain, verify_chain_logits
+from draftverify import ChainVerdict, verify_chain, verify_chain_logits
 from kinds import elsewhere, need, refused
 
 METHODS = ("standard", "block")
@@ -227,7 +227,7 @@ def test_the_lowest_request_is_named() -> None:
 def test_what_greedy_does_not_read_may_be_anything(rows: Any) -> None:
     target = np.eye(4)[None, :2]
     for given in (None, "uniforms", np.full((1, 2), 9.0), [[0, 0]]):
-        verdict = verify_chain(rows, target, [[0]], given, method="greedy")
+        verdict: ChainVerdict[Any] = verify_chain(rows, target, [[0]], given, method="greedy")
         assert verdict.token_ids.tolist() == [[0, 1]]
         verdict = verify_chain_logits(rows, target, [[1]], given, method="greedy")
         assert verdict.token_ids.tolist() == [[0, -1]]
@@ -255,7 +255,7 @@ def test_uniforms_are_floats_in_lists_as_in_arrays(function: Any, uniforms: Any)
 
 def test_lists_of_floats_may_have_ints_among_them() -> None:
     target = np.full((1, 2, 4), 0.25)
-    found = verify_chain(None, target, [[0]], [[0, 0.5]])
+    found: Any = verify_chain(None, target, [[0]], [[0, 0.5]])
     assert found.token_ids.tolist() == [[0, 2]]
     assert (
         verify_chain(None, target[:0], np.zeros((0, 1), int), np.zeros((0, 2))).token_ids.size == 0

@@ -178,15 +178,15 @@ def test_flags_are_bools(value: Any) -> None:
         lambda: accept_residual(rows, rows, [0], check=value),
         says=("check: ", "True or False"),
     )
-    for flag in (True, False, np.True_, np.False_):
-        assert accept_residual(rows, rows, [0], check=flag).mass == 0  # type: ignore[arg-type]
+    flags: list[Any] = [True, False, np.True_, np.False_]
+    for flag in flags:
+        assert accept_residual(rows, rows, [0], check=flag).mass == 0
     rows[0, 1] = np.nan
-    refused(
-        ValueError,
-        lambda: accept_residual(rows, rows, [0], check=np.True_),  # type: ignore[arg-type]
-        says=("draft_probs: ", "nan"),
-    )
-    assert np.isnan(accept_residual(rows, rows, [0], check=np.False_).mass)  # type: ignore[arg-type]
+    for flag in flags[1::2]:
+        assert np.isnan(accept_residual(rows, rows, [0], check=flag).mass)
+    for flag in flags[::2]:
+        call = lambda: accept_residual(rows, rows, [0], check=flag)  # noqa: B023, E731
+        refused(ValueError, call, says=("draft_probs: ", "nan"))
 
 
 def test_arrays_within_transforms_of_jax() -> None:
@@ -236,8 +236,8 @@ def test_dtypes(library: str) -> None:
         if name in DTYPES and name == other_name:
             continue
         got = f"{name} and {other_name}" if name != other_name else name
-        says = (BOTH, f"got {got};", "one dtype for both" if name != other_name else "one of the")
-        says = (*says, *DTYPES)
+        expected = "one dtype for both" if name != other_name else "one of the dtypes"
+        says = (BOTH, f"got {got};", f"expected {expected}", *DTYPES)
         refused(TypeError, step, one, other, 0, says=says)
         refused(TypeError, accept_residual, one[None], other[None], [0], says=says)
         refused(TypeError, accept_probs, one[None], other[None], [0], says=says)
