@@ -66,12 +66,13 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
         The drafted tokens, in any integer dtype and any array library. In the padded layout without
         ``lengths`` a run of -1 at the end of a request is padding.
     uniforms : array or list of float, shape (B, K + 1) or (T + B,), or None
-        Numbers in [0, 1), float32 or float64: for a request of ``n`` drafted tokens the first ``n``
-        decide about these, and number ``n``, counted from 0, draws the final token whatever was
-        rejected; so also with ``bonus_token_ids``. They must be independent of each other and of
-        all randomness that the tokens were drafted with: a number that has already decided what is
-        drafted says something about what should be accepted, and the law of the output is no
-        longer the target's. None is allowed for ``method="greedy"``, which uses none.
+        Numbers in [0, 1), float32 or float64; a list of ints alone is refused as such an array is.
+        For a request of ``n`` drafted tokens the first ``n`` decide about these, and number ``n``,
+        counted from 0, draws the final token whatever was rejected; so also with
+        ``bonus_token_ids``. They must be independent of each other and of all randomness that the
+        tokens were drafted with: a number that has already decided what is drafted says something
+        about what should be accepted, and the law of the output is no longer the target's. None is
+        allowed for ``method="greedy"``, which uses none.
     lengths : array or list of int, shape (B,), optional
         How many drafted tokens each request has. Behind them come the target's row and the uniform
         of the final draw; what is behind these is padding, and is never read.

@@ -63,7 +63,7 @@ def pair(draft_probs: Any, target_probs: Any, expected: str, ndim: int) -> Pair:
         raise ValueError(message)
     shapes = tuple(np.broadcast_to(False, tuple(array.shape)) for array in both.values())
     # The same words as on the CPU: only the shapes are looked at.
-    _api._expect_shapes(_arrays.Rows(NUMPY, dtypes[0], lib.device, shapes), expected, ndim)
+    _api.expect_shapes(_arrays.Rows(NUMPY, dtypes[0], lib.device, shapes), expected, ndim)
     return Pair(libraries[0], lib, dtypes[0], *map(lib.plain, both.values()))
 
 
@@ -80,11 +80,7 @@ def ids(rows: Pair, token_ids: Any) -> Ids:
     if _away(rows, token_ids):
         theirs = library(_IDS, token_ids)
         there = operations(token_ids)
-        dtype = there.dtype(token_ids)
-        if not dtype.startswith(("int", "uint")):
-            message = f"{_IDS}: expected integers, got dtype {dtype}; convert them to int64"
-            raise TypeError(message)
-        _tokens._expect_one_a_row(_IDS, tuple(token_ids.shape), count)
+        _tokens.expect_integers(_IDS, there.dtype(token_ids), tuple(token_ids.shape), count)
         if theirs == rows.library:
             places = lib.cast(lib.move(token_ids), lib.index)
             outside = (places < 0) | (places >= vocabulary)
