@@ -199,5 +199,62 @@ def test_there_is_no_padding_in_candidates() -> None:
     refused(
         ValueError,
         lambda: chain_speculative_sampling(**given),
-        says=("draft_token_ids", "-1"),
+        says=("candidates", "-1"),
     )
+
+
+OUTPUTS = ["predicts", "accept_index", "accept_token_num"]
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+@pytest.mark.parametrize(
+    ("error", "change", "says"),
+    [
+        (TypeError, lambda old: old.long(), "got torch.int64"),
+        (TypeError, lambda old: old.float(), "got torch.float32"),
+        (TypeError, lambda old: old.to("meta"), "meta tensor"),
+        (ValueError, lambda old: old[0].clone().flatten()[:1].expand(old.shape), "expanded"),
+        (ValueError, lambda old: old[None], "(1, "),
+    ],
+    ids=["int64", "float32", "meta", "expanded", "shape"],
+)
+def test_outputs_are_looked_at_before_anything_is_written(
+    name: str, error: type[Exception], change: Any, says: str
+) -> None:
+    given = arguments()
+    before = {other: given[other].clone() for other in OUTPUTS}
+    given[name] = change(given[name])
+    refused(error, lambda: chain_speculative_sampling(**given), says=(name, says))
+    assert all(given[other].equal(before[other]) for other in OUTPUTS if other != name)
+
+
+def test_outputs_that_share_memory_are_refused() -> None:
+    given = arguments()
+    given["accept_token_num"] = given["predicts"][2:8]
+    refused(
+        ValueError,
+        lambda: chain_speculative_sampling(**given),
+        says=("accept_token_num", "overlaps predicts"),
+    )
+    assert given["predicts"].unique().tolist() == [-7]
+
+
+def test_outputs_made_in_inference_mode() -> None:
+    torch = need("torch")
+    with torch.inference_mode():
+        given = arguments()
+
+    def call() -> None:
+        chain_speculative_sampling(**given)
+
+    refused(ValueError, call, says=("predicts", "inference mode"))
+    assert given["predicts"].unique().tolist() == [-7]
+    with torch.inference_mode():
+        call()
+    assert given["accept_token_num"].tolist() == KEPT
+
+
+def test_a_root_is_expected() -> None:
+    given = arguments()
+    given["candidates"] = given["candidates"][:, :0]
+    refused(ValueError, lambda: chain_speculative_sampling(**given), says=("candidates", "root"))

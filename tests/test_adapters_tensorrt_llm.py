@@ -169,7 +169,7 @@ def test_what_is_refused() -> None:
         (
             ValueError,
             lambda: get_rejected_indices(draft, target, uniforms[:2], [0]),
-            ("draft_token_ids", "(2,)", "(1,)"),
+            ("draft_tokens", "(2,)", "(1,)"),
         ),
         (
             ValueError,
@@ -184,7 +184,7 @@ def test_what_is_refused() -> None:
         (
             ValueError,
             lambda: verify_two_model(draft, target, [0, 1], uniforms, new_token=-1),
-            ("bonus_token_ids", "-1"),
+            ("new_token", "-1"),
         ),
     ]
     for error, call, says in cases:

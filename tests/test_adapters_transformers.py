@@ -114,7 +114,7 @@ def test_narrower_candidate_logits_are_widened(monkeypatch: pytest.MonkeyPatch) 
         call = lambda: speculative_sampling(  # noqa: E731
             tensor([[1, 2]], "int64"), candidate, 2, logits([TARGET]).half()
         )
-        refused(TypeError, call, says=("draft_logits and target_logits",))
+        refused(TypeError, call, says=("candidate_logits and new_logits",))
 
 
 @pytest.mark.parametrize("method", ["standard", "block"])
@@ -166,8 +166,8 @@ def test_what_is_refused() -> None:
             ("candidate_input_ids", "(2, 2)", "one sequence"),
         ),
         (ValueError, (ids, candidate, 3, new), {}, ("candidate_input_ids", "(1, 3)")),
-        (ValueError, (ids, candidate, 1, new), {}, ("target_logits", "(1, 2, 4)")),
-        (ValueError, (ids, candidate[..., :3], 2, new), {}, ("draft_logits", "(1, 2, 3)")),
+        (ValueError, (ids, candidate, 1, new), {}, ("new_logits", "(1, 2, 4)")),
+        (ValueError, (ids, candidate[..., :3], 2, new), {}, ("candidate_logits", "(1, 2, 3)")),
         (
             ValueError,
             (ids, candidate, 2, new),
@@ -393,7 +393,7 @@ def test_it_is_taken_out_after_an_exception(transformers: Any, utils: Any) -> No
     model, assistant = tiny(transformers, 1, 11), tiny(transformers, 2, 11)
     original = utils._speculative_sampling
     model.lm_head.weight.data.fill_(float("nan"))
-    with pytest.raises(ValueError, match=r"target_logits: expected .* got nan"), use_draftverify():
+    with pytest.raises(ValueError, match=r"new_logits: expected .* got nan"), use_draftverify():
         generate(model, assistant, 12)
     assert utils._speculative_sampling is original
     with pytest.raises(KeyError, match="other"), use_draftverify():

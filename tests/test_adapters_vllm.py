@@ -15,6 +15,7 @@ from engines import CASES, DRAFT, KEPT, TARGET, tensor
 from kinds import need, refused
 
 NUMBER = len(CASES)
+LATER = object()  # a tensor, made where Torch is known to be there
 BONUS = [[90 + b] for b in range(NUMBER)]
 
 
@@ -303,7 +304,7 @@ def test_v2_cuts_both_to_the_smaller_vocabulary() -> None:
     # The table of a smaller draft: ids that it does not know are not drafted.
     given = v2()
     given["draft_logits"] = given["draft_logits"][..., :3]
-    says = ("draft_token_ids", "0 to 2", "got 3")
+    says = ("draft_sampled", "0 to 2", "got 3")
     refused(ValueError, lambda: rejection_sample_v2(**given), says=says)
 
 
@@ -367,7 +368,32 @@ def test_v2_makes_no_copies() -> None:
     ("error", "changes", "says"),
     [
         (TypeError, {"draft_token_ids": [0, 1]}, ("draft_token_ids", "list")),
-        (TypeError, {"uniforms": None}, ("uniforms", "NoneType")),
+        (TypeError, {"uniforms": None}, ("uniforms", "got None")),
+        (TypeError, {"uniforms": [0.5] * 18}, ("uniforms", "list")),
+        (TypeError, {"sampling_metadata": None}, ("sampling_metadata", "NoneType", "all_greedy")),
+        (
+            TypeError,
+            {"sampling_metadata": SimpleNamespace(all_greedy=False)},
+            ("sampling_metadata", "without temperature"),
+        ),
+        (
+            TypeError,
+            {"sampling_metadata": SimpleNamespace(all_greedy=False, temperature=None)},
+            ("sampling_metadata", "got None"),
+        ),
+        (
+            TypeError,
+            {"sampling_metadata": SimpleNamespace(all_greedy=False, temperature=1.0)},
+            ("sampling_metadata.temperature", "float"),
+        ),
+        (
+            ValueError,
+            {"sampling_metadata": SimpleNamespace(all_greedy=False, temperature=LATER)},
+            ("sampling_metadata.temperature", "(6,)"),
+        ),
+        (TypeError, {"num_draft_tokens": None}, ("num_draft_tokens", "integers")),
+        (TypeError, {"num_draft_tokens": 2.0}, ("num_draft_tokens", "integers")),
+        (ValueError, {"num_draft_tokens": 2}, ("num_draft_tokens", "(B,)")),
         (ValueError, {"num_draft_tokens": [2] * 5}, ("cu_num_draft_tokens", "(5,)", "(6,)")),
         (ValueError, {"num_draft_tokens": [2, 3, 1, 2, 2, 2]}, ("cu_num_draft_tokens", "[2, 5")),
         (ValueError, {"num_draft_tokens": [3, -1, 4, 2, 2, 2]}, ("cu_num_draft_tokens",)),
@@ -378,6 +404,8 @@ def test_v2_makes_no_copies() -> None:
 )
 def test_v1_what_is_refused(error: type[Exception], changes: Any, says: tuple[str, ...]) -> None:
     need("torch")
+    if getattr(changes.get("sampling_metadata"), "temperature", None) is LATER:
+        changes = {"sampling_metadata": random([1.0] * 5)}
     refused(error, lambda: rejection_sample_v1(**v1(**changes)), says=says)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from chains import batch
-from draftverify import verify_chain
+from draftverify import ChainVerdict, verify_chain, verify_chain_logits
 from kinds import elsewhere, need, refused
 
 METHODS = ("standard", "block")
@@ -219,3 +219,44 @@ def test_the_lowest_request_is_named() -> None:
 
     for _ in range(5):
         refuses(ValueError, "target_probs", "request 1", target_probs=bad)
+
+
+@pytest.mark.parametrize(
+    "rows", [np.ones((7, 9)), np.full((1, 1, 4), np.nan), np.ones((1, 1, 4), np.float16), "rows"]
+)
+def test_what_greedy_does_not_read_may_be_anything(rows: Any) -> None:
+    target = np.eye(4)[None, :2]
+    for given in (None, "uniforms", np.full((1, 2), 9.0), [[0, 0]]):
+        verdict: ChainVerdict[Any] = verify_chain(rows, target, [[0]], given, method="greedy")
+        assert verdict.token_ids.tolist() == [[0, 1]]
+        verdict = verify_chain_logits(rows, target, [[1]], given, method="greedy")
+        assert verdict.token_ids.tolist() == [[0, -1]]
+
+
+@pytest.mark.parametrize("function", [verify_chain, verify_chain_logits])
+@pytest.mark.parametrize(
+    "uniforms",
+    [
+        [[0, 0]],
+        np.array([[0, 0]]),
+        [[2**70, 0]],
+        [[np.float16(0.5), np.float16(0.5)]],
+        np.zeros((1, 2), np.float16),
+    ],
+    ids=["ints", "int64", "large", "floats16", "float16"],
+)
+def test_uniforms_are_floats_in_lists_as_in_arrays(function: Any, uniforms: Any) -> None:
+    refused(
+        TypeError,
+        lambda: function(None, np.full((1, 2, 4), 0.25), [[0]], uniforms),
+        says=("uniforms: expected float32 or float64 numbers",),
+    )
+
+
+def test_lists_of_floats_may_have_ints_among_them() -> None:
+    target = np.full((1, 2, 4), 0.25)
+    found: Any = verify_chain(None, target, [[0]], [[0, 0.5]])
+    assert found.token_ids.tolist() == [[0, 2]]
+    assert (
+        verify_chain(None, target[:0], np.zeros((0, 1), int), np.zeros((0, 2))).token_ids.size == 0
+    )

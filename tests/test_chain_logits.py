@@ -235,8 +235,8 @@ def test_settings_out_of_range(name: str, value: Any, says: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("temperature", "1", "dtype str"),
-        ("temperature", None, "dtype object"),
+        ("temperature", "1", "a number, or one for each request, got str; "),
+        ("temperature", None, "a number, or one for each request, got NoneType; "),
         ("temperature", True, "dtype bool"),
         ("temperature", [True, 1.0, 1.0], "bool"),
         ("temperature", 1j, "dtype complex128"),
@@ -244,8 +244,10 @@ def test_settings_out_of_range(name: str, value: Any, says: str) -> None:
         ("top_k", 2.0, "dtype float64"),
         ("top_k", [1, 2.0, 3], "2.0 at index 1"),
         ("top_k", True, "dtype bool"),
-        ("top_p", "0.9", "dtype str"),
-        ("min_p", object(), "dtype object"),
+        ("top_p", "0.9", "a number, or one for each request, got str; "),
+        ("min_p", object(), "a number, or one for each request, got object; "),
+        ("min_p", {}, "a number, or one for each request, got dict; "),
+        ("top_k", "1", "an integer, or one for each request, got str; "),
     ],
 )
 def test_settings_that_are_no_numbers(name: str, value: Any, says: str) -> None:

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from draftverify import accept_probs, accept_residual, speculative_decode_step
+from draftverify import accept_probs, accept_residual, speculative_decode_step, verify_chain
 from kinds import DTYPES, Kind, elsewhere, limits, need, refused
 
 # Typed as taking anything, since most calls here are wrong on purpose.
@@ -132,7 +132,61 @@ def test_tensors_within_transforms_of_torch(transform: str) -> None:
 
     getattr(torch.func, transform)(inner)(row[None] if transform == "vmap" else row)
     assert [type(error) for error in caught] == [TypeError]
-    assert str(caught[0]).startswith("target_probs: expected ")
+    message = str(caught[0])
+    assert message.startswith("target_probs: expected ")
+    if transform == "vmap":
+        assert "torch.vmap, which is not supported outside of torch.compile; pass the" in message
+    elif transform == "grad":
+        assert "a transform of torch.func, as grad, which is not supported" in message
+
+
+def test_other_arguments_within_vmap() -> None:
+    torch = need("torch")
+    rows, ids = torch.tensor([NUMBERS[0]]), torch.zeros(2, 1, dtype=torch.int64)
+    calls: dict[str, Any] = {
+        "draft_token_ids": lambda ids: accept_residual(rows, rows, ids),
+        "drafted_token": lambda ids: step(rows[0], rows[0], ids[0]),
+        "uniforms": lambda ids: verify_chain(None, rows[None], np.zeros((1, 0), int), ids[None]),
+    }
+    for name, call in calls.items():
+        refused(TypeError, torch.vmap(call), ids, says=(name, "torch.vmap, which is not supported"))
+
+
+def test_chains_are_sent_to_verify_chain() -> None:
+    chains = np.full((2, 3, 4), 0.25)
+    for function in (step, accept_residual, accept_probs):
+        says = (BOTH, "got (2, 3, 4) and (2, 4, 4); call verify_chain for chains (B, K, V)")
+        refused(ValueError, function, chains, np.full((2, 4, 4), 0.25), [0, 0], says=says)
+
+
+def test_rows_of_none() -> None:
+    for function in (step, accept_residual, accept_probs):
+        refused(
+            TypeError,
+            function,
+            *(None, ROW, 0),
+            says=("draft_probs: ", "NoneType", "is for verify_chain alone"),
+        )
+        refused(TypeError, function, *(ROW, None, 0), says=("target_probs: ", "NoneType; pass one"))
+
+
+@pytest.mark.parametrize("value", [1, 0, None, "no", np.ones(1, bool), [True]])
+def test_flags_are_bools(value: Any) -> None:
+    rows = np.array([[0.5, 0.5]])
+    refused(
+        TypeError,
+        lambda: accept_residual(rows, rows, [0], check=value),
+        says=("check: ", "True or False"),
+    )
+    flags: list[Any] = [True, False, np.True_, np.False_]
+    for flag in flags:
+        assert accept_residual(rows, rows, [0], check=flag).mass == 0
+    rows[0, 1] = np.nan
+    for flag in flags[1::2]:
+        assert np.isnan(accept_residual(rows, rows, [0], check=flag).mass)
+    for flag in flags[::2]:
+        call = lambda: accept_residual(rows, rows, [0], check=flag)  # noqa: B023, E731
+        refused(ValueError, call, says=("draft_probs: ", "nan"))
 
 
 def test_arrays_within_transforms_of_jax() -> None:
@@ -181,7 +235,9 @@ def test_dtypes(library: str) -> None:
     for (name, one), (other_name, other) in product(rows_by_dtype(library), repeat=2):
         if name in DTYPES and name == other_name:
             continue
-        says = (BOTH, f"got {name} and {other_name};", *DTYPES)
+        got = f"{name} and {other_name}" if name != other_name else name
+        expected = "one dtype for both" if name != other_name else "one of the dtypes"
+        says = (BOTH, f"got {got};", f"expected {expected}", *DTYPES)
         refused(TypeError, step, one, other, 0, says=says)
         refused(TypeError, accept_residual, one[None], other[None], [0], says=says)
         refused(TypeError, accept_probs, one[None], other[None], [0], says=says)

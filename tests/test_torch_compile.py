@@ -198,7 +198,7 @@ def test_batches_of_vmap(torch: Any) -> None:
     for place in range(4):
         expected = accept_residual(draft[place] + 0, target[place], ids[0], check=False)
         assert_same([part[place] for part in found], list(expected))
-    with pytest.raises(TypeError, match=r"^draft_probs: expected .* memory"):
+    with pytest.raises(TypeError, match=r"^draft_probs: expected .* torch\.vmap"):
         verify(draft.movedim(0, 2), target, ids[0])
 
 
@@ -259,8 +259,10 @@ def test_other_functions_break_the_graph(name: str, torch: Any) -> None:
         assert values(found) == values(expected)
         first = first.flip(-1).contiguous() if name != "speculative_decode_step" else first * 0.5
     torch.compiler.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="draftverify"):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="draftverify") as caught:
         compiled(lambda first: function(first * 1, *others))(first)
+    if name != "speculative_decode_step":  # which is compiled itself, and says nothing to Torch
+        assert "draftverify: expected a call that may break the graph, got one" in str(caught.value)
 
 
 @OTHERS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults import Fault
+from faults import Fault, tokens
 
 
 def drafted(name: str, old: str, new: str) -> Fault:
@@ -148,6 +148,26 @@ CHAIN_FAULTS = (
     logits("a negative top_k accepted", "if negative.any():", "if False:"),
     logits("settings of other shapes accepted", "setting.shape != (requests.number,)", "False"),
     logits("uniforms needed at temperature 0", " or bool(np.all(target_temperature == 0))", ""),
+    tokens(
+        "lists of ints taken as uniforms",
+        "chain_errors",
+        'found.name not in {"float32", "float64"}',
+        "False",
+    ),
+    Fault(
+        "draft rows looked at by greedy verification",
+        "chain_errors",
+        "_chains.py",
+        "draft_probs = uniforms = None",
+        "uniforms = None",
+    ),
+    Fault(
+        "draft logits looked at by greedy verification",
+        "chain_errors",
+        "_logits.py",
+        "draft_logits = uniforms = None",
+        "pass",
+    ),
     Fault(
         "rates that are not floats",
         "statistics",

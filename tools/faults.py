@@ -252,8 +252,8 @@ FAULTS = (
     arrays(
         "other dtypes not refused here",
         "errors",
-        "if len(set(dtypes)) > 1 or dtypes[0] not in DTYPES:",
-        "if len(set(dtypes)) > 1:",
+        "if len(set(dtypes)) == 1 and dtypes[0] in DTYPES:",
+        "if len(set(dtypes)) == 1:",
     ),
     arrays("devices that differ accepted", "errors", "if len(set(devices)) > 1:", "if False:"),
     arrays(
@@ -331,8 +331,8 @@ FAULTS = (
     arrays(
         "dtypes swapped in a message",
         "errors",
-        "{' and '.join(dtypes)}; convert",
-        "{' and '.join(dtypes[::-1])}; convert",
+        '" and ".join(dtypes)',
+        '" and ".join(dtypes[::-1])',
     ),
     arrays(
         "libraries swapped in a message",
@@ -389,6 +389,12 @@ FAULTS = (
     api("out ignored", "out", "    if out is None:", "    if True:"),
     api("another object than out returned", "out", "if out is None else out", ""),
     arrays("the library of out unchecked", "out", "if kind.name != library:", "if False:"),
+    api(
+        "other flags taken",
+        "errors",
+        'check = _tokens.as_flag("check", check)',
+        "check = bool(check)",
+    ),
     arrays("the dtype of out unchecked", "out", "if kind.dtype(out) != rows.dtype:", "if False:"),
     arrays(
         "the device of out unchecked", "out", "if kind.device(out) != rows.device:", "if False:"
@@ -410,7 +416,7 @@ FAULTS = (
     ),
     kinds("a copy of a negated out written to", "out", "if array.is_neg()", "if False"),
     arrays(
-        "an out that overlaps itself unchecked", "out", "if _overlaps_itself(view):", "if False:"
+        "an out that overlaps itself unchecked", "out", "if overlaps_itself(view):", "if False:"
     ),
     api(
         "an out that overlaps the draft unchecked",

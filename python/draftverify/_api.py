@@ -42,11 +42,11 @@ def step(draft_probs: object, target_probs: object, drafted_token: object) -> di
     if _compiling.recording(draft_probs):
         return _compiling.unrecorded(step, draft_probs, target_probs, drafted_token)
     if type(drafted_token) is not int:
-        _expect_shapes(_arrays.pair(draft_probs, target_probs), "(V,)", 1)
+        expect_shapes(_arrays.pair(draft_probs, target_probs), "(V,)", 1)
         # Code of the token's class runs here. What it does to the arrays is seen by what follows.
         return step(draft_probs, target_probs, _tokens.as_index("drafted_token", drafted_token))
     rows = _arrays.pair(draft_probs, target_probs)
-    _expect_shapes(rows, "(V,)", 1)
+    expect_shapes(rows, "(V,)", 1)
     if rows.backend is not None:
         if rows.views:
             _tokens.within("drafted_token", drafted_token, rows.draft.shape[0])
@@ -123,7 +123,8 @@ def accept_residual(
     Raises
     ------
     TypeError
-        Arrays of another kind or dtype, or of two; ids that are not integers.
+        Arrays of another kind or dtype, or of two; ids that are not integers; a ``check`` that is
+        no bool, Python's or NumPy's.
     ValueError
         Shapes that do not fit; ids outside the vocabulary; an ``out`` that cannot be written to or
         overlaps an input. With ``check``, a drafted id with ``draft_probs == 0``, and entries
@@ -160,18 +161,18 @@ def accept_residual(
         )
         return recorded
     rows = _arrays.pair(draft_probs, target_probs)
-    _expect_shapes(rows, "(N, V)", 2)
+    expect_shapes(rows, "(N, V)", 2)
     if rows.backend is not None:
-        answer = rows.backend.accept_residual(
-            draft_probs, target_probs, draft_token_ids, out, bool(check)
-        )
+        flag = _tokens.as_flag("check", check)
+        answer = rows.backend.accept_residual(draft_probs, target_probs, draft_token_ids, out, flag)
         return AcceptResidual(*answer)
     ids = _tokens.as_indices(draft_token_ids, *rows.draft.shape)
-    if type(draft_token_ids) is not np.ndarray or type(check) is not bool:
+    if type(check) is not bool:
+        check = _tokens.as_flag("check", check)
+    if type(draft_token_ids) is not np.ndarray:
         # Code of the ids' classes has run: what it did to the arrays has to be seen.
-        check = bool(check)
         rows = _arrays.pair(draft_probs, target_probs)
-        _expect_shapes(rows, "(N, V)", 2)
+        expect_shapes(rows, "(N, V)", 2)
     if out is None:
         residual = np.empty(rows.draft.shape, rows.draft.dtype.newbyteorder("="))
     else:
@@ -236,22 +237,25 @@ def accept_probs(draft_probs: object, target_probs: object, draft_token_ids: obj
     if _compiling.recording(draft_probs):
         return _compiling.unrecorded(accept_probs, draft_probs, target_probs, draft_token_ids)
     rows = _arrays.pair(draft_probs, target_probs)
-    _expect_shapes(rows, "(N, V)", 2)
+    expect_shapes(rows, "(N, V)", 2)
     if rows.backend is not None:
         return rows.backend.accept_probs(draft_probs, target_probs, draft_token_ids)
     ids = _tokens.as_indices(draft_token_ids, *rows.draft.shape)
     rows = _arrays.pair(draft_probs, target_probs)  # anew, as in `accept_residual`
-    _expect_shapes(rows, "(N, V)", 2)
+    expect_shapes(rows, "(N, V)", 2)
     accepted = _core.accept_entries(rows.draft, rows.target, ids, rows.bfloat16)
     return rows.kind.wrap(accepted, "float64", rows.device)
 
 
-def _expect_shapes(rows: _arrays.Rows, expected: str, ndim: int) -> None:
+def expect_shapes(rows: _arrays.Rows, expected: str, ndim: int) -> None:
+    """Expect the rows of both models to be of one shape with so many axes."""
     if not rows.views:
         return  # the backend looks at them
     draft, target = tuple(rows.draft.shape), tuple(rows.target.shape)
     if draft != target or len(draft) != ndim or draft[-1] == 0:
-        if len(draft) == len(target) != ndim:
+        if len(draft) == len(target) == 3:  # noqa: PLR2004 - as the cure says
+            cure = "call verify_chain for chains (B, K, V), or reshape"
+        elif len(draft) == len(target) != ndim:
             other = (
                 "speculative_decode_step for one row" if ndim > 1 else "accept_residual for rows"
             )

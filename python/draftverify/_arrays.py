@@ -83,14 +83,7 @@ def rows_of(arrays: dict[str, object], function: str | None = None) -> Rows:
         message = f"{names}: expected arrays of one library, got {found}; {cure}"
         raise TypeError(message)
     dtypes = [_seen(name, kind.dtype, array) for name, array in arrays.items()]
-    if len(set(dtypes)) > 1 or dtypes[0] not in DTYPES:
-        both = len(dtypes) > 1
-        message = (
-            f"{names}: expected one dtype{' for both' if both else ''}, out of "
-            f"{', '.join(DTYPES)}, got {' and '.join(dtypes)}; convert "
-            f"{'both' if both else 'it'} to one of these"
-        )
-        raise TypeError(message)
+    expect_dtypes(names, dtypes)
     devices = [kind.device(array) for array in arrays.values()]
     if len(set(devices)) > 1:
         message = f"{names}: expected one device, got {' and '.join(devices)}; move one of them"
@@ -111,6 +104,19 @@ def rows_of(arrays: dict[str, object], function: str | None = None) -> Rows:
     host = cast("HostKind", kind)
     views = tuple(_seen(name, host.view, array) for name, array in arrays.items())
     return Rows(host, dtypes[0], devices[0], views)
+
+
+def expect_dtypes(names: str, dtypes: list[str]) -> None:
+    """Expect one dtype, and one of those that probabilities can have."""
+    if len(set(dtypes)) == 1 and dtypes[0] in DTYPES:
+        return
+    both = "both" if len(dtypes) > 1 else "it"
+    if len(set(dtypes)) == 1:
+        expected, got = f"one of the dtypes {', '.join(DTYPES)}", dtypes[0]
+    else:
+        expected, got = f"one dtype for both, out of {', '.join(DTYPES)}", " and ".join(dtypes)
+    message = f"{names}: expected {expected}, got {got}; convert {both} to one of these"
+    raise TypeError(message)
 
 
 def _seen(name: str, look: Callable[[object], _Seen], array: object) -> _Seen:
@@ -163,11 +169,11 @@ def output(out: object, rows: Rows, inputs: dict[str, object]) -> NDArray[Any]:
             f"pass an array of it"
         )
         raise ValueError(message)
-    if _overlaps_itself(view):
+    if overlaps_itself(view):
         message = "out: expected entries that share no memory, got an expanded array; pass a copy"
         raise ValueError(message)
     for name, array in inputs.items():
-        if _overlap(view, memory_of(array)):
+        if overlap(view, memory_of(array)):
             message = (
                 f"out: expected memory of its own, got an array that overlaps {name}; pass another"
             )
@@ -202,7 +208,7 @@ def _torch_dtypes() -> dict[object, str]:
     return {getattr(sys.modules["torch"], name): name for name in DTYPES}
 
 
-def _overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:
     """Whether two arrays share a byte; also where finding out would take too long."""
     try:
         # NumPy's stub knows two special values of `max_work`, its documentation any number.
@@ -211,7 +217,7 @@ def _overlap(one: NDArray[Any], other: NDArray[Any]) -> bool:
         return True
 
 
-def _overlaps_itself(array: NDArray[Any]) -> bool:
+def overlaps_itself(array: NDArray[Any]) -> bool:
     """Whether two entries of an array may share a byte.
 
     Going from the shortest stride to the longest, each has to step over all that lies within.

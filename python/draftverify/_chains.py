@@ -66,12 +66,13 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
         The drafted tokens, in any integer dtype and any array library. In the padded layout without
         ``lengths`` a run of -1 at the end of a request is padding.
     uniforms : array or list of float, shape (B, K + 1) or (T + B,), or None
-        Numbers in [0, 1), float32 or float64: for a request of ``n`` drafted tokens the first ``n``
-        decide about these, and number ``n``, counted from 0, draws the final token whatever was
-        rejected; so also with ``bonus_token_ids``. They must be independent of each other and of
-        all randomness that the tokens were drafted with: a number that has already decided what is
-        drafted says something about what should be accepted, and the law of the output is no
-        longer the target's. None is allowed for ``method="greedy"``, which uses none.
+        Numbers in [0, 1), float32 or float64; a list of ints alone is refused as such an array is.
+        For a request of ``n`` drafted tokens the first ``n`` decide about these, and number ``n``,
+        counted from 0, draws the final token whatever was rejected; so also with
+        ``bonus_token_ids``. They must be independent of each other and of all randomness that the
+        tokens were drafted with: a number that has already decided what is drafted says something
+        about what should be accepted, and the law of the output is no longer the target's. None is
+        allowed for ``method="greedy"``, which uses none.
     lengths : array or list of int, shape (B,), optional
         How many drafted tokens each request has. Behind them come the target's row and the uniform
         of the final draw; what is behind these is padding, and is never read.
@@ -81,7 +82,7 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
         ``"standard"`` accepts token by token. ``"block"`` looks at the chain as a whole; it accepts
         at least as many tokens on average, and what is emitted follows the same law; it has to read
         more rows. ``"greedy"`` accepts the target's most probable token alone (of several the
-        lowest id); draft rows and uniforms are not used.
+        lowest id); draft rows and uniforms are not looked at, and may be anything.
     bonus_token_ids : array or list of int, shape (B,), optional
         What is emitted after full acceptance, for engines that draw it elsewhere.
 
@@ -133,11 +134,13 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
     ChainVerdict(num_accepted=array([0, 1], dtype=int32), token_ids=array([[ 1, -1, -1],
            [ 1,  0, -1]], dtype=int32))
     """
+    rule = method_of(method)
+    if rule == "greedy":
+        draft_probs = uniforms = None  # not read, and so not looked at
     arrays: dict[str, object] = {"draft_probs": draft_probs, "target_probs": target_probs}
     if draft_probs is None:
         del arrays["draft_probs"]
     rows = rows_of(arrays, "verify_chain")
-    rule = method_of(method)
     numbers = numbers_of(
         rule,
         draft_token_ids,

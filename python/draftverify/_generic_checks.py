@@ -54,12 +54,7 @@ def pair(draft_probs: Any, target_probs: Any, expected: str, ndim: int) -> Pair:
         raise TypeError(message)
     libs = [operations(array) for array in both.values()]
     dtypes = [lib.dtype(array) for lib, array in zip(libs, both.values(), strict=True)]
-    if dtypes[0] != dtypes[1] or dtypes[0] not in _arrays.DTYPES:
-        message = (
-            f"{_BOTH}: expected one dtype for both, out of {', '.join(_arrays.DTYPES)}, got "
-            f"{' and '.join(dtypes)}; convert both to one of these"
-        )
-        raise TypeError(message)
+    _arrays.expect_dtypes(_BOTH, dtypes)
     lib = libs[0]
     if lib.device != libs[1].device:
         message = (
@@ -68,7 +63,7 @@ def pair(draft_probs: Any, target_probs: Any, expected: str, ndim: int) -> Pair:
         raise ValueError(message)
     shapes = tuple(np.broadcast_to(False, tuple(array.shape)) for array in both.values())
     # The same words as on the CPU: only the shapes are looked at.
-    _api._expect_shapes(_arrays.Rows(NUMPY, dtypes[0], lib.device, shapes), expected, ndim)
+    _api.expect_shapes(_arrays.Rows(NUMPY, dtypes[0], lib.device, shapes), expected, ndim)
     return Pair(libraries[0], lib, dtypes[0], *map(lib.plain, both.values()))
 
 
@@ -85,11 +80,7 @@ def ids(rows: Pair, token_ids: Any) -> Ids:
     if _away(rows, token_ids):
         theirs = library(_IDS, token_ids)
         there = operations(token_ids)
-        dtype = there.dtype(token_ids)
-        if not dtype.startswith(("int", "uint")):
-            message = f"{_IDS}: expected integers, got dtype {dtype}; convert them to int64"
-            raise TypeError(message)
-        _tokens._expect_one_a_row(_IDS, tuple(token_ids.shape), count)
+        _tokens.expect_integers(_IDS, there.dtype(token_ids), tuple(token_ids.shape), count)
         if theirs == rows.library:
             places = lib.cast(lib.move(token_ids), lib.index)
             outside = (places < 0) | (places >= vocabulary)
@@ -167,7 +158,7 @@ def output(rows: Pair, out: Any, inputs: dict[str, Any]) -> None:
 def _overlaps_itself(out: Any) -> bool:
     """Whether two entries share memory, as far as that can be seen."""
     written = _places(out)
-    return written is not None and _arrays._overlaps_itself(written)
+    return written is not None and _arrays.overlaps_itself(written)
 
 
 def _share(out: Any, array: Any) -> bool:
@@ -178,7 +169,7 @@ def _share(out: Any, array: Any) -> bool:
     elif TORCH.owns(array):
         return False
     written, read = _places(out), _places(array)
-    return written is not None and read is not None and _arrays._overlap(written, read)
+    return written is not None and read is not None and _arrays.overlap(written, read)
 
 
 def _storage(tensor: Any) -> tuple[object, int]:

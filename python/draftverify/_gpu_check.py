@@ -14,7 +14,7 @@ from functools import partial
 from importlib import import_module, metadata
 from typing import Any
 
-from draftverify import __version__, _cuda, _gpu_checks, _gpu_times
+from draftverify import __version__, _cuda, _gpu_checks, _gpu_seen, _gpu_times
 from draftverify._gpu_libraries import Cupy, GpuLibrary, Jax, Torch
 from draftverify._machine import machine
 
@@ -28,8 +28,9 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "gpu-check",
         help="compare this machine's GPUs with its CPU, bit by bit",
-        description="Compare this machine's GPUs with its CPU, bit by bit, for Torch, CuPy and JAX "
-        "as far as they are installed; then streams, graph capture, several devices, and times. "
+        description="Say which GPUs Torch, CuPy and JAX see, as far as they are installed, and "
+        "compare them with the CPU, bit by bit; then streams, graph capture, several devices, and "
+        "times. "
         f"Exit code {ALL_GOOD} if all is well, {SOME_FAILED} if a check failed, {NO_GPU} if there "
         "is no GPU, or no CuPy to reach it with.",
     )
@@ -37,7 +38,10 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:  # noqa: ARG001 - there are none
-    """Make all checks, print a line for each, and give the exit code."""
+    """Say which GPUs are seen, make all checks, print a line for each, and give the exit code."""
+    for line in _gpu_seen.seen():
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
     missing = _cuda.missing("float32")
     if missing is not None:
         sys.stdout.write(

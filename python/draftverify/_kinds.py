@@ -162,7 +162,7 @@ class _Torch:
         if array.device.type == "meta":
             return "a meta tensor, which holds no values; pass the real tensor"
         if not in_memory(array):
-            return "a tensor without memory of its own; pass one that holds its values"
+            return _without_memory(array)
         return None
 
     def dtype(self, array: Any) -> str:
@@ -270,6 +270,24 @@ def in_memory(tensor: Any) -> bool:
         return False
 
 
+def _without_memory(tensor: Any) -> str:
+    """Say what kind of tensor has no memory, and the cure."""
+    import torch  # noqa: PLC0415 - the caller has imported it
+
+    transforms = getattr(torch._C, "_functorch", None)
+    if transforms is not None and transforms.is_batchedtensor(tensor):
+        return (
+            "a tensor within torch.vmap, which is not supported outside of torch.compile; pass the "
+            "whole batch: accept_residual takes rows (N, V), verify_chain chains (B, K, V)"
+        )
+    if transforms is not None and transforms.is_gradtrackingtensor(tensor):
+        return (
+            "a tensor within a transform of torch.func, as grad, which is not supported: no "
+            "gradient is recorded; call this outside of it"
+        )
+    return "a tensor without memory of its own; pass one that holds its values"
+
+
 # Where tensors were that Torch did not show. Its refusal takes tens of microseconds, so that from
 # the first of them on tensors are asked where they are; until then nobody pays for the question.
 _AWAY: set[str] = set()
@@ -353,7 +371,15 @@ def kind_of(name: str, array: object, known: str = KNOWN) -> Kind:
                 message = f"{name}: expected {known}, got {reason}"
                 raise TypeError(message)
             return kind
-    message = f"{name}: expected {known}, got {type_name(array)}; convert it with numpy.asarray"
+    cure = "convert it with numpy.asarray"
+    if array is None:
+        cure = "pass one"
+        if name == "draft_probs":
+            cure = (
+                "pass the probabilities that were drafted from; None, for proposals that were the "
+                "only possible ones, is for verify_chain alone"
+            )
+    message = f"{name}: expected {known}, got {type_name(array)}; {cure}"
     raise TypeError(message)
 
 

@@ -113,11 +113,13 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
     >>> verify_chain_logits(draft, target, [[0]], [[0.7, 0.3]])
     ChainVerdict(num_accepted=array([0], dtype=int32), token_ids=array([[ 1, -1]], dtype=int32))
     """
+    rule = method_of(method)
+    if rule == "greedy":
+        draft_logits = uniforms = None  # not read, and so not looked at
     arrays: dict[str, object] = {"draft_logits": draft_logits, "target_logits": target_logits}
     if draft_logits is None:
         del arrays["draft_logits"]
     rows = rows_of(arrays, "verify_chain_logits")
-    rule = method_of(method)
     target_temperature = _number("temperature", temperature)
     numbers = numbers_of(
         rule,
@@ -165,13 +167,13 @@ def _number(name: str, value: Any) -> float | NDArray[np.float64]:
     """Take a number, or an array of them."""
     if type(value) is float:
         return value
-    numbers = _tokens.as_numbers(name, value)
+    numbers = _tokens.as_numbers(name, value, "a number, or one for each request")
     return numbers if numbers.ndim else float(numbers)
 
 
 def _integer(name: str, value: Any) -> int | NDArray[np.int64]:
     """Take a number of ids, or an array of them."""
-    numbers = _tokens.as_integers(name, value)
+    numbers = _tokens.as_integers(name, value, "an integer, or one for each request")
     negative = numbers < 0
     if negative.any():
         request = int(np.argmax(negative))

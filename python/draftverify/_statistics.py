@@ -64,7 +64,7 @@ def acceptance_rate(draft_probs: object, target_probs: object) -> Any:
     if draft != target or len(draft) not in (1, 2) or draft[-1] == 0:
         message = (
             f"draft_probs and target_probs: expected one shape (V,) or (N, V) with V >= 1, got "
-            f"{draft} and {target}; pass rows over the same vocabulary"
+            f"{draft} and {target}; pass rows over the same vocabulary, chains as rows (N, V)"
         )
         raise ValueError(message)
     rates = _core.rate_rows(rows.draft, rows.target, rows.bfloat16)

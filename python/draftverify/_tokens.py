@@ -44,6 +44,9 @@ def as_index(name: str, token: Any, place: str = "") -> int:
     try:
         return int.__index__(operator.index(token))  # an int proper, also of a subclass
     except (TypeError, ValueError, RuntimeError):
+        if TORCH.owns(token) and (reason := TORCH.refusal(token)) is not None:
+            message = f"{name}: expected an integer, got {reason}"
+            raise TypeError(message) from None
         raise _not_integer(name, repr(token), place) from None
 
 
@@ -61,7 +64,7 @@ def as_indices(token_ids: Any, rows: int, vocabulary: int) -> NDArray[np.int64]:
     return _packed(ids, np.int64)
 
 
-def as_integers(name: str, numbers: Any) -> NDArray[np.int64]:
+def as_integers(name: str, numbers: Any, expected: str = "integers") -> NDArray[np.int64]:
     """Take an integer array, or a list of integers or of such lists, as a packed int64 array."""
     if type(numbers) is np.ndarray and numbers.dtype.char in "ilq":
         return _packed(numbers, np.int64)
@@ -74,7 +77,7 @@ def as_integers(name: str, numbers: Any) -> NDArray[np.int64]:
         return _listed(name, numbers, "")
     if isinstance(numbers, int) and not isinstance(numbers, bool):
         return np.array(_in_64_bits(name, as_index(name, numbers), ""), np.int64)
-    array = _integers(name, numbers)
+    array = _integers(name, numbers, expected)
     if array.dtype == np.uint64 and array.size and array.max() > _INT64.max:
         index = np.unravel_index(np.argmax(array > _INT64.max), array.shape)
         place = f" at index {', '.join(map(str, index))}" if index else ""
@@ -82,13 +85,12 @@ def as_integers(name: str, numbers: Any) -> NDArray[np.int64]:
     return _packed(array, np.int64)
 
 
-def as_numbers(name: str, numbers: Any) -> NDArray[np.float64]:
+def as_numbers(name: str, numbers: Any, expected: str = "numbers") -> NDArray[np.float64]:
     """Take a number, a float or integer array of any library, or a list, as a float64 array."""
     if type(numbers) is float or (type(numbers) is np.ndarray and numbers.dtype.char in "fd"):
         return _packed(numbers, np.float64)
-    expected = "numbers"
     if isinstance(numbers, list | tuple):
-        kind_of(name, numbers, f"an array or a list of {expected}")
+        kind_of(name, numbers, f"{expected} in an array or a list")
         try:
             return LIST.view(numbers)
         except ValueError as error:
@@ -117,7 +119,16 @@ def as_uniforms(numbers: Any) -> NDArray[np.float64]:
     if type(numbers) is np.ndarray and numbers.dtype.char in "fd":
         return _packed(numbers, np.float64)
     if isinstance(numbers, list | tuple):
-        return as_numbers(name, numbers)
+        listed = as_numbers(name, numbers, expected)
+        # As NumPy sees the list: one of ints alone, or of float16, is refused as such an array is.
+        found = np.array(numbers).dtype
+        if listed.size and found.name not in {"float32", "float64"}:
+            integers = found.kind in "iuO"
+            entries = "ints alone" if integers else found.name
+            cure = "write 0 as 0.0" if integers else "draw them as float32"
+            message = f"{name}: expected {expected}, got a list of {entries}; {cure}"
+            raise TypeError(message)
+        return listed
     array, dtype = _on_host(name, numbers, expected)
     if dtype not in {"float32", "float64"}:
         message = f"{name}: expected {expected}, got dtype {dtype}; draw them as float32"
@@ -224,9 +235,9 @@ def _expect_one_a_row(name: str, shape: tuple[int, ...], rows: int) -> None:
         raise ValueError(message)
 
 
-def _integers(name: str, numbers: Any) -> NDArray[Any]:
+def _integers(name: str, numbers: Any, expected: str = "integers") -> NDArray[Any]:
     """See an integer array of any library as a NumPy array."""
-    array, dtype = _on_host(name, numbers, "integers")
+    array, dtype = _on_host(name, numbers, expected)
     if array.dtype.kind in "iu":
         return array
     if dtype in _NARROW:
@@ -253,12 +264,15 @@ def _on_host(name: str, numbers: Any, expected: str) -> tuple[NDArray[Any], str]
         if TORCH.owns(numbers):
             dtype, numbers = TORCH.dtype(numbers), numbers.cpu()
             return TORCH.view(numbers.float() if dtype == "bfloat16" else numbers), dtype
-        if callable(getattr(numbers, "get", None)):  # CuPy
+        if CUPY.owns(numbers):
             numbers = numbers.get()
         array = np.asarray(numbers)
     except Exception as error:
-        message = f"{name}: expected an array or list of {expected}, got {error}; pass {expected}"
+        message = f"{name}: expected {expected}, got {error}; pass an array or a list"
         raise TypeError(message) from error
+    if array.dtype.kind in "OSU" and not hasattr(numbers, "dtype"):
+        message = f"{name}: expected {expected}, got {type_name(numbers)}; pass numbers"
+        raise TypeError(message)
     return array, array.dtype.name
 
 

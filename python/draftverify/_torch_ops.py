@@ -107,7 +107,12 @@ def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     return function(*args, **kwargs)
 
 
-_reason = "draftverify reads the memory of tensors; its accept_residual can be part of a graph"
+# Torch shows this where a graph must not break, as with `fullgraph=True`.
+_reason = (
+    "draftverify: expected a call that may break the graph, got one that has to be part of it; "
+    "accept_residual alone can be. Call other functions outside of what is compiled, or leave "
+    "fullgraph=True out: they read the memory of tensors"
+)
 _knows_reasons = "reason" in signature(torch.compiler.disable).parameters
 # A call by way of this one breaks the graph: it is made each time anew.
 unrecorded = torch.compiler.disable(_call, **({"reason": _reason} if _knows_reasons else {}))

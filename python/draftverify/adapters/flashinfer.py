@@ -7,7 +7,13 @@ Written from FlashInfer 0.7.4, ``flashinfer/sampling.py`` (``chain_speculative_s
 from __future__ import annotations
 
 from draftverify import accept_probs, verify_chain
-from draftverify.adapters._torch import Tensor, expect_ndim, expect_shape, expect_tensors
+from draftverify.adapters._torch import (
+    Tensor,
+    expect_ndim,
+    expect_outputs,
+    expect_shape,
+    expect_tensors,
+)
 
 
 def chain_speculative_sampling(  # noqa: PLR0913 - FlashInfer's arguments
@@ -84,12 +90,17 @@ dtype=torch.int32))
         target_probs=target_probs,
         uniforms=uniforms,
     )
+    import torch  # noqa: PLC0415 - the caller has imported it
+
     expect_ndim("draft_token_ids", draft_token_ids, "(B, K)", "pass a row for each request")
+    expect_ndim("target_probs", target_probs, "(B, K, V)", "pass rows for each request")
     counters = (maybe_output_accepted_token_num, maybe_output_emitted_draft_token_num)
     names = ("maybe_output_accepted_token_num", "maybe_output_emitted_draft_token_num")
-    for name, counter in zip(names, counters, strict=True):
-        if counter is not None:
-            _expect_counter(name, counter, draft_token_ids.shape[0])
+    given = {name: each for name, each in zip(names, counters, strict=True) if each is not None}
+    expect_tensors(**given)
+    for name, counter in given.items():
+        expect_shape(name, counter, draft_token_ids.shape[:1], "pass one count for each request")
+    expect_outputs(torch.int32, target_probs, **given)
     verdict = verify_chain(draft_probs, target_probs, draft_token_ids, uniforms)
     emitted = verdict.num_accepted
     accepted = emitted.clone()
@@ -114,11 +125,3 @@ dtype=torch.int32))
         for counter, count in zip(counters, counts, strict=True)
     )
     return verdict.token_ids, accepted, emitted
-
-
-def _expect_counter(name: str, counter: Tensor, requests: int) -> None:
-    expect_tensors(**{name: counter})
-    expect_shape(name, counter, (requests,), "pass one count for each request")
-    if str(counter.dtype) != "torch.int32":
-        message = f"{name}: expected dtype int32, got {counter.dtype}; pass torch.zeros of it"
-        raise TypeError(message)

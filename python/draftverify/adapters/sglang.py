@@ -10,13 +10,20 @@ from __future__ import annotations
 from draftverify import verify_chain
 from draftverify.adapters._torch import (
     Tensor,
+    expect_integers,
     expect_ndim,
+    expect_outputs,
     expect_shape,
     expect_tensors,
     expect_uniforms,
+    in_words_of_the_engine,
 )
 
 
+@in_words_of_the_engine(
+    draft_token_ids="candidates",
+    uniforms="uniform_samples and uniform_samples_for_final_sampling",
+)
 def chain_speculative_sampling(  # noqa: PLR0913, PLR0917 - SGLang's arguments
     predicts: Tensor,
     accept_index: Tensor,
@@ -72,8 +79,9 @@ def chain_speculative_sampling(  # noqa: PLR0913, PLR0917 - SGLang's arguments
     Raises
     ------
     TypeError, ValueError, NotImplementedError
-        As of `draftverify.verify_chain`; no Torch tensors. Nothing is written then. SGLang rejects
-        a token whose draft probability is 0 or NaN; here it is refused.
+        As of `draftverify.verify_chain`; no Torch tensors; outputs of another dtype, shape or
+        device, or that share memory. Nothing is written then. SGLang rejects a token whose draft
+        probability is 0 or NaN; here it is refused.
 
     Examples
     --------
@@ -112,7 +120,11 @@ dtype=torch.int32))
     import torch  # noqa: PLC0415 - the caller has imported it
 
     expect_ndim("candidates", candidates, "(B, K)", "pass a row for each request")
+    expect_ndim("target_probs", target_probs, "(B, K, V)", "pass a row for each candidate")
     requests, slots = candidates.shape
+    if slots == 0:
+        message = f"candidates: expected the root at least, got shape {tuple(candidates.shape)}; "
+        raise ValueError(message + "pass the last verified id of each request in front")
     final = uniform_samples_for_final_sampling
     expect_ndim("predicts", predicts, "(T,)", "flatten it")
     expect_shape("retrive_index", retrive_index, (requests, slots), "pass a place a candidate")
@@ -125,6 +137,15 @@ dtype=torch.int32))
             f"{tuple(accept_index.shape)}; pass a place for each candidate"
         )
         raise ValueError(message)
+    expect_integers("candidates", candidates)
+    expect_integers("retrive_index", retrive_index)
+    expect_outputs(
+        torch.int32,
+        target_probs,
+        predicts=predicts,
+        accept_index=accept_index,
+        accept_token_num=accept_token_num,
+    )
     expect_uniforms(uniform_samples=uniform_samples, uniform_samples_for_final_sampling=final)
     verdict = verify_chain(
         draft_probs,
@@ -135,13 +156,13 @@ dtype=torch.int32))
         method="block" if block_verification else "standard",
     )
     written = verdict.token_ids >= 0
-    places = retrive_index[written]
+    places = retrive_index[written].long()
     if requests and not 0 <= int(places.min()) <= int(places.max()) < predicts.shape[0]:
         message = (
             f"retrive_index: expected places from 0 to {predicts.shape[0] - 1}, as predicts is "
             f"long, got {int(places.min())} to {int(places.max())}; pass those of this batch"
         )
         raise ValueError(message)
-    predicts[places] = verdict.token_ids[written].to(predicts.dtype)
+    predicts[places] = verdict.token_ids[written]
     accept_index[:, :slots][written] = places.to(accept_index.dtype)
     accept_token_num.copy_(verdict.num_accepted)

@@ -14,7 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from draftverify import accept_probs, verify_chain
-from draftverify.adapters._torch import Tensor, expect_ndim, expect_shape, expect_tensors
+from draftverify._tokens import as_index, as_integers
+from draftverify.adapters._torch import (
+    Tensor,
+    expect_ndim,
+    expect_shape,
+    expect_tensors,
+    expect_uniforms,
+    in_words_of_the_engine,
+)
 
 
 def rejection_sampling_one_model(
@@ -72,10 +80,13 @@ def rejection_sampling_one_model(
         target_probs=target_probs,
         uniforms=uniforms,
     )
+    expect_ndim("draft_token_ids", draft_token_ids, "(B, K)", "pass a row for each request")
+    expect_ndim("target_probs", target_probs, "(B, K, V)", "pass rows for each request")
     verdict = verify_chain(draft_probs, target_probs, draft_token_ids, uniforms)
     return verdict.token_ids, verdict.num_accepted + 1
 
 
+@in_words_of_the_engine(draft_token_ids="draft_tokens")
 def get_rejected_indices(
     draft_probs: Tensor,
     target_probs: Tensor,
@@ -121,13 +132,17 @@ def get_rejected_indices(
             [2]])
     """
     expect_tensors(draft_probs=draft_probs, target_probs=target_probs, uniforms=uniforms)
-    tested = draft_probs.shape[0] if draft_probs.ndim else 0
-    target = target_probs.squeeze(0) if target_probs.ndim > draft_probs.ndim else target_probs
+    expect_ndim("draft_probs", draft_probs, "(K, V)", "pass a row for each drafted token")
+    tested = draft_probs.shape[0]
+    target = _of_one_request(target_probs)
+    ids = as_integers("draft_tokens", draft_tokens)
     expect_shape("uniforms", uniforms, (tested,), "pass one number for each drafted token")
-    probs = accept_probs(draft_probs, target[:tested], list(draft_tokens)[:tested])
+    expect_uniforms(uniforms=uniforms)
+    probs = accept_probs(draft_probs, target[:tested], ids[:tested] if ids.ndim else ids)
     return (uniforms >= probs).nonzero()
 
 
+@in_words_of_the_engine(draft_token_ids="draft_tokens", bonus_token_ids="new_token")
 def verify_two_model(
     draft_probs: Tensor,
     target_probs: Tensor,
@@ -179,14 +194,33 @@ def verify_two_model(
     expect_tensors(draft_probs=draft_probs, target_probs=target_probs, uniforms=uniforms)
     expect_ndim("draft_probs", draft_probs, "(K, V)", "pass a row for each drafted token")
     drafted = draft_probs.shape[0]
-    target = target_probs.squeeze(0) if target_probs.ndim > draft_probs.ndim else target_probs
+    target = _of_one_request(target_probs)
+    ids = as_integers("draft_tokens", draft_tokens)
+    if ids.shape != (drafted,):
+        message = (
+            f"draft_tokens: expected shape ({drafted},), as draft_probs has rows, got {ids.shape}; "
+            f"pass one for each drafted token"
+        )
+        raise ValueError(message)
     verdict = verify_chain(
         draft_probs,
         target[:drafted],
-        list(draft_tokens),
+        ids,
         uniforms,
         indptr=[0, drafted],
-        bonus_token_ids=[new_token],
+        bonus_token_ids=[as_index("new_token", new_token)],
     )
     kept = int(verdict.num_accepted)
     return kept, verdict.token_ids[0, : kept + 1].tolist()
+
+
+def _of_one_request(target_probs: Tensor) -> Tensor:
+    """See the target's rows without the axis of requests."""
+    rows = target_probs.squeeze(0) if target_probs.ndim == 3 else target_probs  # noqa: PLR2004
+    if rows.ndim != 2:  # noqa: PLR2004
+        message = (
+            f"target_probs: expected shape (rows, V) or (1, rows, V), got "
+            f"{tuple(target_probs.shape)}; pass the rows of one request"
+        )
+        raise ValueError(message)
+    return rows

@@ -34,7 +34,13 @@ from typing import Any
 
 from draftverify import verify_chain_logits
 from draftverify._chains import Method
-from draftverify.adapters._torch import Tensor, expect_tensors
+from draftverify._tokens import as_index
+from draftverify.adapters._torch import (
+    Tensor,
+    expect_ndim,
+    expect_tensors,
+    in_words_of_the_engine,
+)
 
 _NAME = "_speculative_sampling"
 # What the function looks like, by version, as `_look` has it.
@@ -53,6 +59,11 @@ _NOT_WORDS = {
 }
 
 
+@in_words_of_the_engine(
+    draft_logits="candidate_logits",
+    target_logits="new_logits",
+    draft_token_ids="candidate_input_ids",
+)
 def speculative_sampling(  # noqa: PLR0913, PLR0917 - Transformers' arguments
     candidate_input_ids: Tensor,
     candidate_logits: Tensor,
@@ -138,7 +149,10 @@ def speculative_sampling(  # noqa: PLR0913, PLR0917 - Transformers' arguments
             "its name"
         )
         raise TypeError(message)
-    length, total = int(candidate_length), candidate_input_ids.shape[-1]
+    expect_ndim("candidate_logits", candidate_logits, "(B, K, V)", "assist one sequence at a time")
+    expect_ndim("new_logits", new_logits, "(B, K, V)", "assist one sequence at a time")
+    length = as_index("candidate_length", candidate_length)
+    total = candidate_input_ids.shape[-1] if candidate_input_ids.ndim else 0
     if candidate_input_ids.ndim != 2 or len(candidate_input_ids) != 1 or not 0 <= length <= total:  # noqa: PLR2004
         message = (
             f"candidate_input_ids: expected shape (1, {length}) or longer, got "

@@ -15,11 +15,22 @@ from itertools import groupby, pairwise
 from typing import Any
 
 from draftverify import ChainVerdict, verify_chain, verify_chain_logits
-from draftverify.adapters._torch import Tensor, expect_ndim, expect_shape, expect_tensors
+from draftverify._kinds import type_name
+from draftverify._tokens import as_index, as_integers
+from draftverify.adapters._torch import (
+    Tensor,
+    counted_from,
+    expect_integers,
+    expect_ndim,
+    expect_shape,
+    expect_tensors,
+    in_words_of_the_engine,
+)
 
 _EACH = "pass one for each request"
 
 
+@in_words_of_the_engine(target_probs="target_logits", indptr="cu_num_draft_tokens")
 def rejection_sample_v1(  # noqa: PLR0913, PLR0917 - vLLM's arguments
     draft_token_ids: Tensor,
     num_draft_tokens: Sequence[int],
@@ -72,8 +83,9 @@ def rejection_sample_v1(  # noqa: PLR0913, PLR0917 - vLLM's arguments
     ------
     TypeError, ValueError, NotImplementedError
         As of `draftverify.verify_chain` and `draftverify.verify_chain_logits`; no Torch tensors;
-        running totals that do not fit; lossy ways. vLLM rejects a token whose draft probability is
-        0; here it is refused: the rows are not those that it was drawn from.
+        metadata without what is read of it; running totals that do not fit; lossy ways. vLLM
+        rejects a token whose draft probability is 0; here it is refused: the rows are not those
+        that it was drawn from.
 
     Notes
     -----
@@ -108,9 +120,11 @@ def rejection_sample_v1(  # noqa: PLR0913, PLR0917 - vLLM's arguments
     )
     import torch  # noqa: PLC0415 - the caller has imported it
 
-    lengths = [int(length) for length in num_draft_tokens]
+    lengths = _counts(num_draft_tokens)
+    max_spec_len = as_index("max_spec_len", max_spec_len)
     requests = len(lengths)
     expect_ndim("draft_token_ids", draft_token_ids, "(T,)", "put the requests' ids in a row")
+    expect_integers("draft_token_ids", draft_token_ids)
     expect_shape("cu_num_draft_tokens", cu_num_draft_tokens, (requests,), _EACH)
     expect_shape("bonus_token_ids", bonus_token_ids, (requests, 1), _EACH)
     starts = _starts(lengths, cu_num_draft_tokens, max_spec_len)
@@ -120,14 +134,14 @@ def rejection_sample_v1(  # noqa: PLR0913, PLR0917 - vLLM's arguments
         (starts[-1],),
         "pass as many as cu_num_draft_tokens says",
     )
-    greedy = [True] * requests
-    numbers: Any = uniforms
-    if not sampling_metadata.all_greedy:
-        greedy = (sampling_metadata.temperature == 0).tolist()
-    if not all(greedy):
-        expect_tensors(uniforms=numbers)
-        cure = "pass one for each drafted token and one more for each request"
-        expect_shape("uniforms", numbers, (starts[-1] + requests,), cure)
+    expect_ndim("target_logits", target_logits, "(T, V)", "pass a row for each drafted token")
+    rows_shape = (starts[-1], target_logits.shape[1])
+    expect_shape("target_logits", target_logits, rows_shape, "pass a row for each drafted token")
+    if draft_probs is not None:
+        expect_tensors(draft_probs=draft_probs)
+        expect_shape("draft_probs", draft_probs, rows_shape, "pass a row for each drafted token")
+    greedy = _greedy(sampling_metadata, requests)
+    numbers = _uniforms(uniforms, starts[-1] + requests, needed=not all(greedy))
     target_probs: Tensor = None
     if draft_probs is not None and not all(greedy):
         target_probs = target_logits.softmax(dim=-1, dtype=torch.float32)
@@ -147,18 +161,23 @@ def rejection_sample_v1(  # noqa: PLR0913, PLR0917 - vLLM's arguments
             "draft_token_ids": draft_token_ids[tokens],
             "indptr": _running(counts),
             "bonus_token_ids": None if cut[first] else bonus_token_ids[first:stop, 0],
-            "uniforms": None if greedy[first] else uniforms[begin + first : tokens.stop + stop],  # type: ignore[index]
+            "uniforms": None if greedy[first] else numbers[begin + first : tokens.stop + stop],
         }
-        if greedy[first]:
-            verdict = verify_chain_logits(None, target_logits[rows], method="greedy", **arguments)
-        elif draft_probs is None:
-            verdict = verify_chain_logits(None, target_logits[rows], **arguments)
-        else:
-            verdict = verify_chain(draft_probs[tokens], target_probs[rows], **arguments)
+        with counted_from(first):
+            if greedy[first]:
+                logits = target_logits[rows]
+                verdict = verify_chain_logits(None, logits, method="greedy", **arguments)
+            elif draft_probs is None:
+                verdict = verify_chain_logits(None, target_logits[rows], **arguments)
+            else:
+                verdict = verify_chain(draft_probs[tokens], target_probs[rows], **arguments)
         output[first:stop, : verdict.token_ids.shape[1]] = verdict.token_ids
     return output
 
 
+@in_words_of_the_engine(
+    draft_token_ids="draft_sampled", lengths="draft_sampled", draft_temperature="temperature"
+)
 def rejection_sample_v2(  # noqa: PLR0913, PLR0917 - vLLM's arguments
     target_logits: Tensor,
     draft_logits: Tensor | None,
@@ -276,6 +295,12 @@ def rejection_sample_v2(  # noqa: PLR0913, PLR0917 - vLLM's arguments
 
     expect_ndim("target_logits", target_logits, "(T, V)", "pass a row for each token")
     expect_shape("draft_sampled", draft_sampled, target_logits.shape[:1], "pass one for each row")
+    numbers = {"cu_num_logits": cu_num_logits, "idx_mapping": idx_mapping}
+    for name, tensor in {**numbers, "draft_sampled": draft_sampled}.items():
+        expect_ndim(name, tensor, "(N,)", _EACH)
+        expect_integers(name, tensor)
+    expect_ndim("temperature", temperature, "(N,)", "pass one for each slot")
+    num_speculative_steps = as_index("num_speculative_steps", num_speculative_steps)
     starts, slots = cu_num_logits.tolist(), idx_mapping.tolist()
     requests = len(slots)
     counts = [stop - start - 1 for start, stop in pairwise(starts)]
@@ -288,11 +313,14 @@ def rejection_sample_v2(  # noqa: PLR0913, PLR0917 - vLLM's arguments
         raise ValueError(message)
     if draft_logits is not None:
         expect_tensors(draft_logits=draft_logits)
+        expect_ndim("draft_logits", draft_logits, "(N, K, V)", "pass the rows of all slots")
         expected = (temperature.shape[0], num_speculative_steps, draft_logits.shape[-1])
         expect_shape("draft_logits", draft_logits, expected, "pass the rows of all slots")
         vocabulary = min(target_logits.shape[-1], draft_logits.shape[-1])
         target_logits, draft_logits = target_logits[:, :vocabulary], draft_logits[..., :vocabulary]
     temperatures = temperature[idx_mapping.long()].double()
+    all_greedy = bool((temperatures == 0).all())
+    uniforms = _uniforms(uniforms, target_logits.shape[0], needed=not all_greedy)
 
     shape = (requests, num_speculative_steps + 1)
     sampled = target_logits.new_full(shape, -1, dtype=torch.int64)
@@ -306,16 +334,17 @@ def rejection_sample_v2(  # noqa: PLR0913, PLR0917 - vLLM's arguments
         draft = None
         if draft_logits is not None:
             draft = draft_logits[slots[first] : slots[first] + batch[0], :count]
-        verdict: ChainVerdict[Tensor] = verify_chain_logits(
-            draft,
-            target_logits[rows].view(*batch, target_logits.shape[-1]),
-            drafted,
-            None if uniforms is None else uniforms[rows].view(batch),
-            temperature=(~greedy).double(),
-            draft_temperature=temperatures[first:stop],
-            lengths=_drafted(drafted),
-            method="block" if use_block_verification else "standard",
-        )
+        with counted_from(first):
+            verdict: ChainVerdict[Tensor] = verify_chain_logits(
+                draft,
+                target_logits[rows].view(*batch, target_logits.shape[-1]),
+                drafted,
+                None if uniforms is None else uniforms[rows].view(batch),
+                temperature=(~greedy).double(),
+                draft_temperature=temperatures[first:stop],
+                lengths=_drafted(drafted),
+                method="block" if use_block_verification else "standard",
+            )
         sampled[first:stop, : count + 1] = verdict.token_ids
         num_sampled[first:stop] = verdict.num_accepted + 1
     return sampled, num_sampled
@@ -330,6 +359,55 @@ def _refuse_lossy(**arguments: object) -> None:
                 f"out, or let vLLM verify"
             )
             raise ValueError(message)
+
+
+def _counts(num_draft_tokens: Any) -> list[int]:
+    """Take how many tokens each request has."""
+    counts = as_integers("num_draft_tokens", num_draft_tokens)
+    if counts.ndim != 1:
+        message = f"num_draft_tokens: expected shape (B,), got {counts.shape}; {_EACH}"
+        raise ValueError(message)
+    lengths: list[int] = counts.tolist()
+    return lengths
+
+
+def _greedy(sampling_metadata: Any, requests: int) -> list[bool]:
+    """Tell which requests are greedy."""
+    for name in ("all_greedy", "temperature"):
+        if not hasattr(sampling_metadata, name):
+            message = (
+                f"sampling_metadata: expected an object with all_greedy and temperature, got "
+                f"{type_name(sampling_metadata)} without {name}; pass vLLM's SamplingMetadata"
+            )
+            raise TypeError(message)
+    if sampling_metadata.all_greedy:
+        return [True] * requests
+    temperature = sampling_metadata.temperature
+    if temperature is None:
+        message = (
+            "sampling_metadata: expected a temperature unless all_greedy, got None; pass one for "
+            "each request, 0 for greedy ones"
+        )
+        raise TypeError(message)
+    expect_tensors(**{"sampling_metadata.temperature": temperature})
+    expect_shape("sampling_metadata.temperature", temperature, (requests,), _EACH)
+    greedy: list[bool] = (temperature == 0).tolist()
+    return greedy
+
+
+def _uniforms(uniforms: Tensor | None, number: int, *, needed: bool) -> Tensor:
+    """Take the uniforms, where there are any; None where no request needs them."""
+    if uniforms is None and needed:
+        message = (
+            f"uniforms: expected a Torch tensor, as not all requests are greedy, got None; draw "
+            f"{number} numbers in [0, 1), one for each drafted token and one more for each request"
+        )
+        raise TypeError(message)
+    if uniforms is not None:
+        expect_tensors(uniforms=uniforms)
+        cure = "pass one for each drafted token and one more for each request"
+        expect_shape("uniforms", uniforms, (number,), cure)
+    return uniforms
 
 
 def _drafted(chains: Sequence[Tensor]) -> list[int]:

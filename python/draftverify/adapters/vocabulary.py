@@ -16,7 +16,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from draftverify.adapters._torch import Tensor, expect_shape, expect_tensors
+from draftverify._tokens import as_index
+from draftverify.adapters._torch import (
+    Tensor,
+    expect_integers,
+    expect_outputs,
+    expect_shape,
+    expect_tensors,
+)
 
 
 def in_target_vocabulary(
@@ -71,6 +78,7 @@ def in_target_vocabulary(
     tensor([[0.0000, 0.7500, 0.0000, 0.0000, 0.2500]])
     """
     expect_tensors(draft_probs=draft_probs)
+    vocab_size = as_index("vocab_size", vocab_size)
     import torch  # noqa: PLC0415 - the caller has imported it
 
     if draft_probs.ndim == 0:
@@ -96,9 +104,7 @@ def in_target_vocabulary(
     else:
         expect_tensors(out=out)
         expect_shape("out", out, shape, "pass one with a row for each of the draft's")
-        if out.dtype != draft_probs.dtype:
-            message = f"out: expected dtype {draft_probs.dtype}, got {out.dtype}; pass one of it"
-            raise TypeError(message)
+        expect_outputs(draft_probs.dtype, draft_probs, out=out)
         out.zero_()
     return out.index_add_(-1, ids, draft_probs)
 
@@ -116,8 +122,6 @@ def _ids(d2t: Tensor | None, target_ids: Tensor | None, drafted: int, device: An
             continue
         expect_tensors(**{name: given})
         expect_shape(name, given, (drafted,), "pass one for each id of the draft")
-        if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
-            message = f"{name}: expected integers, got dtype {given.dtype}; convert it to int64"
-            raise TypeError(message)
+        expect_integers(name, given)
         return given.long() + (same if name == "d2t" else 0)
     return same

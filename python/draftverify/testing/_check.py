@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from draftverify.testing._feed import PLAIN, Feed, Probe, rule_of, target_of
+from draftverify.testing._draws import draws_of
+from draftverify.testing._feed import PLAIN, Feed, Probe, expect_callable, rule_of, target_of
 from draftverify.testing._grid import PLACES, TooFineError, batches, measured
 from draftverify.testing._instances import Instance, dyadic, random_models, t2, t3, t4
 from draftverify.testing._laws import Emitted, emitted_law, target_law, total_variation
-from draftverify.testing._report import Finding, Report, detail_of
+from draftverify.testing._report import Finding, Report, detail_of, hint_of
 from draftverify.testing._rules import standard
 from draftverify.testing._wrong import WRONG_RULES, as_chain
 
@@ -75,8 +76,17 @@ def check(
 
     Raises
     ------
+    TypeError
+        For a ``verify`` that cannot be called.
     ValueError
         For a method that is not known.
+
+    Notes
+    -----
+    Where laws are wrong, the instances are measured once more, if they are small enough, with the
+    cells of all thresholds on every uniform. If they are right then, `Report.hint` says which
+    uniform the code draws the final token with. It is not `ok` all the same: the ends of its cells
+    were not looked at.
 
     Examples
     --------
@@ -86,6 +96,7 @@ def check(
     lossless
       T2 with 2 drafted: exact, keeps 10/9
     """
+    expect_callable(verify)
     findings: list[Finding] = []
     met: list[_Met] = []
     rule = rule_of(method, feed)
@@ -113,7 +124,8 @@ def check(
             )
             findings.append(finding)
             met.append(_Met(finding, found, probes))
-    return Report(method, tuple(findings), _same_as(met, method, feed))
+    hint = _hint(verify, findings, method, feed)
+    return Report(method, tuple(findings), _same_as(met, method, feed), hint)
 
 
 def assert_lossless(
@@ -134,6 +146,8 @@ def assert_lossless(
     ------
     AssertionError
         Where a law, or the number of kept tokens, is not what it should be.
+    TypeError, ValueError
+        As `check` does.
 
     Examples
     --------
@@ -143,6 +157,14 @@ def assert_lossless(
     report = check(verify, method=method, feed=feed, instances=instances)
     if not report.ok:
         raise AssertionError(str(report))
+
+
+def _hint(verify: Callable[..., Any], findings: list[Finding], method: str, feed: Feed) -> str:
+    """Look closer at the instances of which something was measured that is wrong."""
+    wrong = {id(each.instance): each.instance for each in findings if not (each.ok or each.failure)}
+    plain = replace(feed, padding=0)
+    closer = [draws_of(verify, instance, method, plain) for instance in wrong.values()]
+    return hint_of(findings, [draws for draws in closer if draws is not None], feed.padding)
 
 
 class _Met(NamedTuple):

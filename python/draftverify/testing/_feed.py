@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from draftverify._kinds import type_name
+from draftverify._tokens import as_integers
 from draftverify.testing._instances import Instance
 from draftverify.testing._laws import Context, Model, Path
 from draftverify.testing._rules import RULES, ZERO, Row, Rule, most_probable, one_hot
@@ -49,6 +51,17 @@ class Feed:
 
 
 PLAIN = Feed()
+_BOTH = "answer both as draftverify.verify_chain does"
+
+
+def expect_callable(verify: object) -> None:
+    """Refuse what cannot be called, before it is called."""
+    if not callable(verify):
+        message = (
+            f"verify: expected a function that verifies chains, got {type_name(verify)}; pass one "
+            f"with the arguments and the answer of draftverify.verify_chain"
+        )
+        raise TypeError(message)
 
 
 def rule_of(method: str, feed: Feed = PLAIN) -> Rule:
@@ -79,6 +92,13 @@ def answers(
     verify: Callable[..., Any], probes: list[Probe], vocabulary: int, feed: Feed
 ) -> dict[tuple[Context, int], Fraction]:
     """Let the code verify, check the form of its answers, and weigh them."""
+    return weighed(probes, *asked(verify, probes, vocabulary, feed), vocabulary)
+
+
+def asked(
+    verify: Callable[..., Any], probes: list[Probe], vocabulary: int, feed: Feed
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Let the code verify: how many tokens it keeps for each row of uniforms, and the final id."""
     length = len(probes[0].path.token_ids)
     repeats = [len(probe.uniforms) for probe in probes]
     ids = np.repeat(
@@ -101,12 +121,21 @@ def answers(
     convert = feed.convert or (lambda array: array)
     answer = verify(*(None if array is None else convert(array) for array in arrays))
     kept, emitted = verdicts(answer, ids, vocabulary, feed.padding)
+    return kept, emitted[np.arange(len(kept)), kept]
+
+
+def weighed(
+    probes: list[Probe],
+    kept: NDArray[np.int64],
+    finals: NDArray[np.int64],
+    vocabulary: int,
+) -> dict[tuple[Context, int], Fraction]:
+    """Add up what the rows of uniforms with one answer count."""
     tally: dict[tuple[Context, int], Fraction] = {}
     start = 0
     for probe in probes:
         rows = slice(start, start := start + len(probe.uniforms))
-        finals = emitted[np.arange(rows.start, rows.stop), kept[rows]]
-        codes = kept[rows] * vocabulary + finals
+        codes = kept[rows] * vocabulary + finals[rows]
         for code in np.unique(codes).tolist():
             n, final = divmod(code, vocabulary)
             count = int(probe.weights[codes == code].sum())
@@ -139,22 +168,25 @@ def _padded(array: NDArray[Any], padding: int, fill: float) -> NDArray[Any]:
 def verdicts(
     answer: Any, ids: NDArray[np.int64], vocabulary: int, padding: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Take num_accepted and token_ids to NumPy; raise a ValueError if they cannot be right."""
+    """Take num_accepted and token_ids to NumPy; raise if they cannot be what was asked for."""
+    if not isinstance(answer, tuple | list):
+        message = f"verify: expected (num_accepted, token_ids), got {type_name(answer)}; {_BOTH}"
+        raise TypeError(message)
+    if len(answer) != 2:  # noqa: PLR2004 - as the message says
+        message = f"verify: expected (num_accepted, token_ids), got {len(answer)} of them; {_BOTH}"
+        raise ValueError(message)
     kept, emitted = (
-        np.asarray(each.cpu() if hasattr(each, "cpu") else each) for each in tuple(answer)
+        as_integers(f"{name} of verify", each)
+        for name, each in zip(("num_accepted", "token_ids"), answer, strict=True)
     )
     rows, length = ids.shape
     expected = (rows, length + padding + 1)
     if kept.shape != (rows,) or emitted.shape != expected:
         message = (
             f"verify: expected num_accepted of shape ({rows},) and token_ids of shape {expected}, "
-            f"got {kept.shape} and {emitted.shape}"
+            f"got {kept.shape} and {emitted.shape}; {_BOTH}"
         )
         raise ValueError(message)
-    if kept.dtype.kind not in "iu" or emitted.dtype.kind not in "iu":
-        message = f"verify: expected integers, got {kept.dtype} and {emitted.dtype}"
-        raise ValueError(message)
-    kept, emitted = kept.astype(np.int64), emitted.astype(np.int64)
     column = np.arange(length + padding + 1)
     proposed = np.concatenate([ids, np.zeros((rows, padding + 1), np.int64)], axis=1)
     n = kept[:, None]
@@ -172,7 +204,7 @@ def verdicts(
             b = int(np.argmax(rows_wrong))
             message = (
                 f"verify: {expectation} for the drafted {ids[b].tolist()}, got num_accepted "
-                f"{kept[b]} and token_ids {emitted[b].tolist()}"
+                f"{kept[b]} and token_ids {emitted[b].tolist()}; {_BOTH}"
             )
             raise ValueError(message)
     return kept, emitted

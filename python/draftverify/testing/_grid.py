@@ -17,7 +17,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from draftverify.testing._feed import PLAIN, Feed, Probe, answers, rule_of, target_of
+from draftverify.testing._feed import (
+    PLAIN,
+    Feed,
+    Probe,
+    answers,
+    expect_callable,
+    rule_of,
+    target_of,
+)
 from draftverify.testing._instances import Instance
 from draftverify.testing._laws import Context, Emitted, Path, gathered, paths
 from draftverify.testing._rules import (
@@ -95,6 +103,8 @@ def law_of(  # noqa: PLR0913 - the last three by name
 
     Raises
     ------
+    TypeError
+        Where ``verify`` cannot be called, or answers something else than two arrays of integers.
     ValueError
         Where the code answers what no verification can answer: ids that were not drafted, an id
         outside the vocabulary, another shape, no -1 behind the end. Where two thresholds are too
@@ -114,6 +124,7 @@ def law_of(  # noqa: PLR0913 - the last three by name
     >>> print(found.expected_accepted, found.outcomes[0, 0, 1])
     11/9 2/27
     """
+    expect_callable(verify)
     return measured(verify, batches(instance, method, feed, place, grid), instance, method, feed)
 
 
@@ -133,15 +144,25 @@ def measured(
     return gathered(emissions, target_of(instance, method), instance.draft_length + 1)
 
 
-def batches(
-    instance: Instance, method: str, feed: Feed, place: Place, grid: int | None = None
+def batches(  # noqa: PLR0913 - what makes the cells
+    instance: Instance,
+    method: str,
+    feed: Feed,
+    place: Place,
+    grid: int | None = None,
+    *,
+    any_uniform: bool = False,
 ) -> Iterator[list[Probe]]:
-    """Pack the probes of all chains, so that a call has many rows and not too many."""
+    """Pack the probes of all chains, so that a call has many rows and not too many.
+
+    With `any_uniform` every uniform has the cells of all: whichever of them code compares with what
+    threshold, it does not change its mind within one.
+    """
     rule = rule_of(method, feed)
     batch: list[Probe] = []
     rows = 0
     for path in paths(instance.draft, instance.target, instance.draft_length):
-        axes = _axes(path, rule, feed, place, grid)
+        axes = _axes(path, rule, feed, place, grid, any_uniform=any_uniform)
         shape = [len(axis.values) for axis in axes]
         # Whole numbers count faster than fractions.
         scales = [math.lcm(*(width.denominator for width in axis.widths)) for axis in axes]
@@ -167,7 +188,9 @@ def batches(
         yield batch
 
 
-def _axes(path: Path, rule: Rule, feed: Feed, place: Place, grid: int | None) -> list[Axis]:
+def _axes(  # noqa: PLR0913 - as of `batches`
+    path: Path, rule: Rule, feed: Feed, place: Place, grid: int | None, *, any_uniform: bool
+) -> list[Axis]:
     """Choose the values of each uniform for one chain."""
     thresholds = rule(path.token_ids, path.draft_rows, path.target_rows)
     reached = [
@@ -179,6 +202,8 @@ def _axes(path: Path, rule: Rule, feed: Feed, place: Place, grid: int | None) ->
         running / sum(weights) for weights in reached for running in itertools.accumulate(weights)
     }
     edges: list[set[Fraction]] = [{each} for each in thresholds.passes] + [sums]
+    if any_uniform:
+        edges = [set().union(*edges)] * len(edges)
     if grid is not None:
         if grid < 1:
             message = f"grid: expected at least one cell, got {grid}"

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from dataclasses import dataclass
 from fractions import Fraction
 
-from draftverify.testing._grid import (
-    Place,
-)
+from draftverify.testing._draws import Draws
+from draftverify.testing._grid import Place
 from draftverify.testing._instances import Instance
-from draftverify.testing._laws import (
-    Law,
-    next_token,
-)
+from draftverify.testing._laws import Law, next_token
 
 _DIGITS = 12
 _AT_EDGES = """\
 Where the middle of the cells is right and low or high is not, the code decides otherwise for
 uniforms next to a threshold only: at 0 or 1 (take u in [0, 1), compare strictly), or by rounding.
 What is shown there is as if the whole cell went that way; the true bias is smaller."""
+_OTHER_UNIFORM = """\
+The final token is drawn with another uniform than is measured. With the cells of all thresholds on
+every uniform the law is the target's, of {instances}. In {instance} the final token changes with
+uniform {numbers}, counted from 0; measured is number {last}, the one behind those of the drafted
+tokens. Draw with that one whatever was rejected, or measure the code as it is: law_of with a grid.
+"""
+_PADDING = """\
+Without padding the law is the target's, of {instances}: the code reads what is behind the drafted
+tokens. The final token is drawn with the uniform behind those of a request's own tokens, which is
+not the last one of the row.
+"""
 
 
 @dataclass(frozen=True)
@@ -94,11 +102,15 @@ class Report:
         One for each instance and each place.
     same_as : tuple of str
         The known wrong rules that give exactly what was found.
+    hint : str
+        What explains a law that is wrong as it was measured: uniforms next to a threshold, or a
+        final token that is drawn with another uniform. The verdict stands.
     """
 
     method: str
     findings: tuple[Finding, ...]
     same_as: tuple[str, ...] = ()
+    hint: str = ""
 
     @property
     def lossless(self) -> bool:
@@ -114,12 +126,6 @@ class Report:
     def _measured(self) -> bool:
         return any(not f.left_out for f in self.findings)
 
-    @property
-    def _only_at_edges(self) -> bool:
-        """Whether some instance is right in the middle of the cells and wrong at their ends."""
-        right = {id(f.instance) for f in self.findings if f.place == "middle" and f.ok}
-        return any(id(f.instance) in right and not f.ok for f in self.findings)
-
     def __str__(self) -> str:
         verdict = "not lossless"
         if self.ok:
@@ -130,6 +136,15 @@ class Report:
             verdict = "nothing was measured"
         lines = [verdict]
         detail = ""
+        if len(self.findings) > 1 and all(
+            each.failure and not each.left_out for each in self.findings
+        ):
+            first = self.findings[0]
+            others = len({id(each.instance) for each in self.findings} - {id(first.instance)})
+            lines.append(f"  {first.instance}: {first.verdict}")
+            if others:
+                lines.append(f"  the {others} other instances: FAILED too")
+            return "\n".join(lines)
         for instance, group in itertools.groupby(self.findings, key=lambda f: f.instance):
             findings = list(group)
             if len({finding.verdict for finding in findings}) == 1:
@@ -139,11 +154,36 @@ class Report:
             if not detail:  # one is enough to begin with
                 detail = next((each.detail for each in findings if each.detail), "")
                 lines += [f"    {line}" for line in detail.splitlines()]
-        if self._only_at_edges:
-            lines.append(_AT_EDGES)
+        if self.hint:
+            lines.append(self.hint)
         if self.same_as:
             lines.append(f"The same comes of: {', '.join(self.same_as)}.")
         return "\n".join(lines)
+
+
+def hint_of(findings: list[Finding], closer: list[Draws], padding: int) -> str:
+    """Explain laws that are wrong, by what a closer look showed of these instances."""
+    if not all(draws.right for draws in closer):
+        return ""
+    instances = ", ".join(str(draws.instance) for draws in closer)
+    with_another = [draws for draws in closer if draws.with_another]
+    middles = [each for each in findings if each.place == "middle" and not each.left_out]
+    if with_another:
+        shown = max(with_another, key=lambda draws: len(draws.by_kept))
+        numbers = ", ".join(
+            f"{' and '.join(map(str, sorted(numbers)))} after {kept} kept"
+            for kept, numbers in shown.by_kept.items()
+        )
+        text = _OTHER_UNIFORM.format(
+            instances=instances, instance=shown.instance, numbers=numbers, last=shown.last
+        )
+    elif all(each.ok for each in middles):
+        return _AT_EDGES if any(not each.ok for each in findings) else ""
+    elif closer and padding:
+        text = _PADDING.format(instances=instances)
+    else:
+        return ""
+    return textwrap.fill(text, 100)
 
 
 def detail_of(law: Law, right: Law, instance: Instance) -> str:
