@@ -46,6 +46,7 @@ nitpick_ignore = [
 ]
 
 autodoc_typehints = "none"  # docstrings give shapes and dtypes, which annotations cannot
+autodoc_preserve_defaults = True  # as they are written, not as they are shown
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 myst_enable_extensions = ["colon_fence", "deflist"]

@@ -10,6 +10,7 @@ is also told by hatching, by dashes, by markers or by words.
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable
 from fractions import Fraction
@@ -104,7 +105,7 @@ def accept_residual_figure() -> Figure:
     return figure
 
 
-def above(axes: Any, place: float, height: float, text: str) -> None:
+def above(axes: Any, place: Any, height: float, text: str) -> None:
     """Write above a bar."""
     axes.annotate(
         text, (place, height), (0, 4), textcoords="offset points", ha="center", fontsize=9
@@ -250,11 +251,15 @@ FIGURES: dict[str, Callable[[], Figure]] = {
 
 def draw(name: str) -> str:
     """Draw a figure as the text of an SVG file."""
-    # A salt of its own keeps the ids of two drawings in one page apart.
     with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
         figure, stream = FIGURES[name](), io.StringIO()
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Title": name})
-    return stream.getvalue().replace(INK, "currentColor")
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(stream, format="svg", metadata=nothing)
+    drawing = stream.getvalue().replace(INK, "currentColor")
+    # Ids of one drawing must not be those of another in the same page: those made from the salt are
+    # not, letters get the name too, and groups, which nothing refers to, need none.
+    drawing = re.sub(r'<g id="[^"]*"', "<g", drawing)
+    return drawing.replace("DejaVuSans-", f"{name}-letter-")
 
 
 def draw_all(folder: Path) -> None:

@@ -188,8 +188,15 @@ def test_figures_are_in_the_pages_with_words_for_them(site: Path, drawings: Any)
     assert len(described) == text.count("<figcaption>") == len(drawings.FIGURES)
     assert all(len(words) > 80 for words in described)
     for name in drawings.FIGURES:
-        assert f"<title>{name}" in text or f"<dc:title>{name}" in text, name
-        assert (site / "figures" / f"{name}.svg").exists()
+        drawing = (site / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+        assert drawing == drawings.draw(name)
+        assert drawing.partition("<svg")[2] in text, name
+
+
+def test_no_id_is_given_twice_in_a_page(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        ids = re.findall(r'\sid="([^"]*)"', page.read_text(encoding="utf-8"))
+        assert len(ids) == len(set(ids)), (page.name, {each for each in ids if ids.count(each) > 1})
 
 
 def test_figures_are_the_same_each_time_and_take_the_colour_of_the_text(drawings: Any) -> None:
