@@ -46,7 +46,7 @@ STYLE: Any = {
     "axes.titlecolor": INK,
     "axes.titlelocation": "left",
     "axes.titlesize": 10,
-    "hatch.linewidth": 0.8,
+    "hatch.linewidth": 1.2,
     "legend.frameon": False,
     "legend.labelcolor": INK,
     "text.color": INK,
@@ -113,7 +113,7 @@ def above(axes: Any, place: Any, height: float, text: str) -> None:
 
 
 def bars(axes: Any, bottom: Any, heights: NDArray[Any], label: str) -> None:
-    """Draw bars: full for what is kept, light with a hatch in their colour for the rest."""
+    """Draw bars: full for what is kept, hatched for the rest."""
     colour, hatch = {
         "kept": (BLUE, None),
         "rejected": (VERMILLION, "////"),
@@ -124,7 +124,7 @@ def bars(axes: Any, bottom: Any, heights: NDArray[Any], label: str) -> None:
         heights,
         0.8,
         bottom,
-        color=f"{colour}33" if hatch else colour,
+        color="none" if hatch else colour,  # SVG cannot have a light colour behind a hatch
         edgecolor=colour,
         hatch=hatch,
         linewidth=0.8,

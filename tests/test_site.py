@@ -150,7 +150,7 @@ def from_afar(address: str) -> bool:
 
 
 def addresses_in(styles: str) -> set[str]:
-    return set(re.findall(r"(?:url\(|@import)\s*[\"']?([^\"')\s;]+)", styles))
+    return set(re.findall(r"(?:url\(|@import\s+(?!url))\s*[\"']?([^\"')\s;]+)", styles))
 
 
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
@@ -180,6 +180,15 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
 )
 def test_addresses_of_elsewhere_are_told_apart(address: str, expected: bool) -> None:
     assert from_afar(address) is expected
+
+
+def test_addresses_in_styles_are_found() -> None:
+    styles = """
+        @import "https://a.example/1.css"; @import url('https://a.example/2.css');
+        p { background: url(https://a.example/3.png) } @import url(https://a.example/4.css);
+    """
+    found = addresses_in(styles)
+    assert found == {f"https://a.example/{each}" for each in ("1.css", "2.css", "3.png", "4.css")}
 
 
 def test_figures_are_in_the_pages_with_words_for_them(site: Path, drawings: Any) -> None:
