@@ -1,8 +1,8 @@
-"""What the documents say is true: README, docstrings, and what continuous integration runs of them.
+"""What the documents say is true: README, site, docstrings, and what continuous integration runs.
 
-The Python blocks of the README run from top to bottom in one namespace, as a reader would paste
-them; a `text` block is what the block before it prints. Docstring examples are compared to the
-letter.
+The Python blocks of the README, and those of each page of the site, run from top to bottom in one
+namespace, as a reader would paste them; a `text` block is what the block before it prints.
+Docstring examples are compared to the letter.
 """
 
 from __future__ import annotations
@@ -20,9 +20,17 @@ import draftverify
 from kinds import need
 
 ROOT = Path(__file__).parents[1]
+# None where the tests stand alone; then `document` says so for the README.
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (ROOT / "docs").glob("**/*.md")
+    if "_build" not in path.parts
+)
 FUNCTIONS = [
     value for name in draftverify.__all__ if inspect.isroutine(value := vars(draftverify)[name])
 ]
+# What documents may import and the tests can do without.
+OPTIONAL = {"jax", "torch", "transformers"}
 # Headings of numpydoc, in its order.
 HEADINGS = ["Parameters", "Returns", "Raises", "Notes", "Examples"]
 every_function = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__name__)
@@ -52,28 +60,28 @@ def blocks(text: str) -> list[Block]:
     return [Block(each[1], text.count("\n", 0, each.start(2)) + 1, each[2]) for each in found]
 
 
-def test_the_python_blocks_of_the_readme_run_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["README.md", *PAGES])
+def test_python_blocks_run_in_order(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    readme = document("README.md")
-    for module in ("torch", "jax"):
-        if f"import {module}" in readme:
-            need(module)
+    text = document(name)
     monkeypatch.chdir(tmp_path)
     threads = draftverify.get_num_threads()
-    namespace: dict[str, Any] = {"__name__": "readme"}
+    namespace: dict[str, Any] = {"__name__": "document"}
     languages = set()
-    for block in blocks(readme):
+    for block in blocks(text):
         languages.add(block.language)
         if block.language == "python":
-            # Blank lines before it make a traceback name the line of the README.
+            for module in OPTIONAL & set(re.findall(r"^(?:import|from) (\w+)", block.code, re.M)):
+                need(module)
+            # Blank lines before it make a traceback name the line of the document.
             code = "\n" * (block.line - 1) + block.code
-            exec(compile(code, str(ROOT / "README.md"), "exec"), namespace)  # noqa: S102 - our own
+            exec(compile(code, str(ROOT / name), "exec"), namespace)  # noqa: S102 - our own
         elif block.language == "text":
             assert capsys.readouterr().out == block.code
     assert capsys.readouterr().out == "", "something is printed and not shown"
     assert languages <= {"python", "text", "sh"}, "a block of another kind would not be tested"
-    assert "python" in languages
+    assert "python" in languages or name != "README.md"
     draftverify.set_num_threads(threads)
 
 

@@ -113,7 +113,7 @@ def law_of(  # noqa: PLR0913 - the last three by name
     Notes
     -----
     Code that is not right has thresholds inside cells, and what is measured of it is then no more
-    than near to its law: `grid` with many cells comes nearer.
+    than near to its law: ``grid`` with many cells comes nearer.
 
     Examples
     --------

@@ -190,7 +190,7 @@ def as_chain(
     -------
     callable
         ``verify(draft_probs, target_probs, draft_token_ids, uniforms)`` in the padded layout;
-        `draft_probs` may be None, and a trailing run of -1 in the ids is padding.
+        ``draft_probs`` may be None, and a trailing run of -1 in the ids is padding.
 
     Examples
     --------
