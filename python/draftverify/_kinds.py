@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from draftverify import _core
 from draftverify._device_kinds import CUPY, DLPACK, addresses
 from draftverify._elsewhere import is_gpu
 
@@ -301,7 +302,12 @@ def plain_view(tensor: Any) -> NDArray[Any] | None:
     `refusal` says why, or `view` finds a way.
     """
     torch = sys.modules.get("torch")
-    if torch is None or type(tensor) is not torch.Tensor or (_AWAY and not tensor.is_cpu):
+    if torch is None or type(tensor) is not torch.Tensor:
+        return None
+    described = _core.plain_tensor(tensor)
+    if described is not None:
+        return described
+    if _AWAY and not tensor.is_cpu:
         return None
     try:
         if tensor.dtype is not torch.bfloat16:

@@ -1,8 +1,8 @@
 //! The Python glue: arrays to rows, dtypes to types, errors to exceptions. The only file that
 //! knows Python.
 //!
-//! `speculative_decode_step` is the public function itself: what it knows (two NumPy vectors of
-//! one floating dtype and an `int`) it answers here, and hands everything else to
+//! `speculative_decode_step` is the public function itself: what it knows (two NumPy vectors or
+//! Torch tensors of one floating dtype and an `int`) it answers here, and hands everything else to
 //! `draftverify._api.step`, which converts or refuses. That order keeps the cost of a call low.
 //! The other functions are for that module alone. They check again what memory safety needs,
 //! except that `out` overlaps no input, which is checked there.
@@ -25,6 +25,7 @@ mod chains;
 mod logits;
 mod rate;
 mod threads;
+mod torch;
 
 use half::{bf16, f16};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
@@ -65,6 +66,9 @@ mod _core {
 
     #[pymodule_export]
     use super::threads::{get_num_threads, set_num_threads};
+
+    #[pymodule_export]
+    use super::torch::plain_tensor;
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]
@@ -224,15 +228,29 @@ fn speculative_decode_step<'py>(
         && let Some(target) = Array::known(target_probs, false)
         && let Some((step, residual)) = step_of_arrays(py, draft, target, token)?
     {
-        let answer = PyDict::new(py);
-        answer.set_item(intern!(py, "accept_prob"), step.accept_prob)?;
-        answer.set_item(intern!(py, "residual"), residual)?;
-        return Ok(answer.into_any());
+        return dictionary(step, residual);
+    }
+    if let Some(token) = token
+        && let Some((torch, [draft, target], bfloat16)) = torch::pair(draft_probs, target_probs)
+        && let Some(draft) = Array::known(&draft, bfloat16)
+        && let Some(target) = Array::known(&target, bfloat16)
+        && let Some((step, residual)) = step_of_arrays(py, draft, target, token)?
+    {
+        return dictionary(step, torch.tensor(residual, bfloat16)?);
     }
     let slow = SLOW.get_or_try_init(py, || {
         py.import("draftverify._api")?.getattr("step").map(Bound::unbind)
     })?;
     slow.bind(py).call1((draft_probs, target_probs, drafted_token))
+}
+
+/// What `speculative_decode_step` answers.
+fn dictionary<'py>(step: Step, residual: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = residual.py();
+    let answer = PyDict::new(py);
+    answer.set_item(intern!(py, "accept_prob"), step.accept_prob)?;
+    answer.set_item(intern!(py, "residual"), residual)?;
+    Ok(answer.into_any())
 }
 
 /// What the arrays of a private function must be.

@@ -1,0 +1,244 @@
+//! Torch's tensors on the CPU, seen as NumPy arrays in the time of some attribute lookups.
+//!
+//! Torch describes a tensor through DLPack's table of C functions, which its class carries as
+//! `__dlpack_c_exchange_api__` (DLPack 1.3). `tensor.numpy()` and what else Python has to ask take
+//! ten times as long. Where there is no such table, or where anything about a tensor is unusual,
+//! the answer is `None`, and `draftverify._kinds` looks at the tensor in Torch's own words.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use numpy::npyffi::{NPY_TYPES, NpyTypes, PY_ARRAY_API, get_type_object};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyCapsule, PyCapsuleMethods};
+
+/// Dimensions that tensors of this library's arguments have at most; others are looked at slowly.
+const DIMENSIONS: usize = 4;
+
+/// DLPack's `DLTensor`.
+#[repr(C)]
+struct Tensor {
+    data: *mut c_void,
+    device_type: i32,
+    device_id: i32,
+    ndim: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *const i64,
+    strides: *const i64,
+    byte_offset: u64,
+}
+
+/// DLPack's `DLPackExchangeAPI`.
+#[repr(C)]
+struct Table {
+    major: u32,
+    minor: u32,
+    previous: *const c_void,
+    others: [*const c_void; 3],
+    describe: Option<unsafe extern "C" fn(*mut c_void, *mut Tensor) -> c_int>,
+    stream: *const c_void,
+}
+
+const CPU: i32 = 1; // kDLCPU
+
+/// What of Torch is called.
+pub(super) struct Torch {
+    class: Py<PyAny>,
+    describe: unsafe extern "C" fn(*mut c_void, *mut Tensor) -> c_int,
+    is_tracing: Py<PyAny>,
+    modes: Py<PyAny>,
+    transforms: Py<PyAny>,
+    from_numpy: Py<PyAny>,
+    bfloat16: Py<PyAny>,
+}
+
+impl Torch {
+    /// Torch, if this is the class of its tensors: no subclass.
+    fn of(tensor: &Bound<'_, PyAny>) -> Option<&'static Self> {
+        static TORCH: PyOnceLock<Option<Torch>> = PyOnceLock::new();
+
+        let py = tensor.py();
+        let class = tensor.get_type_ptr();
+        if TORCH.get(py).is_none() {
+            if !tensor.get_type().name().is_ok_and(|name| name == "Tensor") {
+                return None;
+            }
+            let torch = py.import("sys").ok()?.getattr("modules").ok()?.get_item("torch").ok()?;
+            if !torch.getattr("Tensor").ok()?.is(tensor.get_type()) {
+                return None;
+            }
+            // Nothing, for good, where some part is missing: that is an older Torch.
+            let _ = TORCH.set(py, Self::look_up(&torch).ok().flatten());
+        }
+        let torch = TORCH.get(py)?.as_ref()?;
+        (torch.class.as_ptr() == class.cast()).then_some(torch)
+    }
+
+    fn look_up(torch: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        let class = torch.getattr("Tensor")?;
+        let table = class.getattr("__dlpack_c_exchange_api__")?.cast_into::<PyCapsule>()?;
+        let table = table.pointer_checked(Some(c"dlpack_exchange_api"))?.cast::<Table>();
+        // SAFETY: a capsule of that name holds DLPack's table, which stays for as long as the
+        // process runs. It begins with its version in all versions, and is as declared here in
+        // those whose major number is 1.
+        let (major, describe) = unsafe { (table.as_ref().major, table.as_ref().describe) };
+        let Some(describe) = describe.filter(|_| major == 1) else { return Ok(None) };
+        let inner = torch.getattr("_C")?;
+        Ok(Some(Self {
+            class: class.unbind(),
+            describe,
+            is_tracing: inner.getattr("_is_tracing")?.unbind(),
+            modes: inner.getattr("_len_torch_dispatch_stack")?.unbind(),
+            transforms: inner.getattr("_functorch")?.getattr("peek_interpreter_stack")?.unbind(),
+            from_numpy: torch.getattr("from_numpy")?.unbind(),
+            bfloat16: torch.getattr("bfloat16")?.unbind(),
+        }))
+    }
+
+    /// Whether Torch does what it is told and nothing else: it is not tracing, no mode looks on, and
+    /// no `torch.func` transforms.
+    fn is_plain(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(!self.is_tracing.bind(py).call0()?.is_truthy()?
+            && self.modes.bind(py).call0()?.extract::<usize>()? == 0
+            && self.transforms.bind(py).call0()?.is_none())
+    }
+
+    /// A fresh array as a tensor.
+    pub(super) fn tensor<'py>(
+        &self,
+        array: Bound<'py, PyAny>,
+        bfloat16: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = array.py();
+        let tensor = self.from_numpy.bind(py).call1((array,))?;
+        if bfloat16 {
+            return tensor.call_method1(intern!(py, "view"), (self.bfloat16.bind(py),));
+        }
+        Ok(tensor)
+    }
+
+    /// The tensor as an array that may not be written to. bfloat16 is seen as 16-bit integers.
+    fn view<'py>(&self, tensor: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>, bool)>> {
+        let py = tensor.py();
+        // Its numbers are those in memory with the other sign.
+        if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+            return Ok(None);
+        }
+        let mut found = Tensor {
+            data: ptr::null_mut(),
+            device_type: 0,
+            device_id: 0,
+            ndim: 0,
+            code: 0,
+            bits: 0,
+            lanes: 0,
+            shape: ptr::null(),
+            strides: ptr::null(),
+            byte_offset: 0,
+        };
+        // SAFETY: the object is of the class that the function was found with. It fills the struct,
+        // or sets an exception and answers something else than 0.
+        if unsafe { (self.describe)(tensor.as_ptr().cast(), &raw mut found) } != 0 {
+            return Err(PyErr::fetch(py));
+        }
+        let bfloat16 = (found.code, found.bits) == (4, 16);
+        let kind = match (found.code, found.bits) {
+            (2, 16) => NPY_TYPES::NPY_HALF,
+            (2, 32) => NPY_TYPES::NPY_FLOAT,
+            (2, 64) => NPY_TYPES::NPY_DOUBLE,
+            (4, 16) | (0, 16) => NPY_TYPES::NPY_SHORT,
+            (0, 8) => NPY_TYPES::NPY_BYTE,
+            (0, 32) => NPY_TYPES::NPY_INT,
+            (0, 64) => NPY_TYPES::NPY_LONGLONG,
+            (1, 8) => NPY_TYPES::NPY_UBYTE,
+            _ => return Ok(None),
+        };
+        let dimensions = usize::try_from(found.ndim).unwrap_or(usize::MAX);
+        let described = dimensions == 0 || !(found.shape.is_null() || found.strides.is_null());
+        if found.device_type != CPU || found.lanes != 1 || dimensions > DIMENSIONS || !described {
+            return Ok(None);
+        }
+        let size = i64::from(found.bits) / 8;
+        let (mut shape, mut strides) = ([0; DIMENSIONS], [0; DIMENSIONS]);
+        let mut span = size;
+        for axis in 0..dimensions {
+            // SAFETY: both have an entry for each dimension, and live as long as the tensor is as it
+            // is; no code of anybody's runs before they have been read.
+            let (length, stride) = unsafe { (*found.shape.add(axis), *found.strides.add(axis)) };
+            if length < 1 || stride < 0 {
+                return Ok(None);
+            }
+            let stride = stride.saturating_mul(size);
+            span = span.saturating_add((length - 1).saturating_mul(stride));
+            (shape[axis], strides[axis]) = (isize::try_from(length)?, isize::try_from(stride)?);
+        }
+        // Storage can be freed or shrunk under a tensor, and what Torch wraps for its own purposes
+        // has none.
+        let first = found.data as u64 + found.byte_offset;
+        let storage = tensor.call_method0(intern!(py, "untyped_storage"))?;
+        let held: u64 = storage.call_method0(intern!(py, "nbytes"))?.extract()?;
+        let begin: u64 = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
+        let end = first.saturating_add(span.cast_unsigned());
+        if begin == 0 || first < begin || end > begin.saturating_add(held) {
+            return Ok(None);
+        }
+        // SAFETY: the dtype is one of NumPy's own. `PyArray_NewFromDescr` takes over the reference to
+        // it, reads as many lengths and strides as there are dimensions, and gives back a new
+        // reference or an error. The entries lie in the tensor's storage, as was just checked, which
+        // lives as long as the tensor, to which the array gets a reference of its own. Whoever
+        // shrinks the storage meanwhile breaks it for Torch's own operators too.
+        unsafe {
+            let dtype = PY_ARRAY_API.PyArray_DescrFromType(py, kind as c_int);
+            let array = Bound::from_owned_ptr_or_err(
+                py,
+                PY_ARRAY_API.PyArray_NewFromDescr(
+                    py,
+                    get_type_object(py, NpyTypes::PyArray_Type),
+                    dtype,
+                    found.ndim,
+                    shape.as_mut_ptr(),
+                    strides.as_mut_ptr(),
+                    first as *mut c_void,
+                    0,
+                    ptr::null_mut(),
+                ),
+            )?;
+            let base = tensor.clone().into_ptr();
+            if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), base) != 0 {
+                return Err(PyErr::fetch(py));
+            }
+            Ok(Some((array, bfloat16)))
+        }
+    }
+}
+
+/// Two tensors as arrays, and whether they are bfloat16; `None` if one of them is anything unusual.
+pub(super) fn pair<'py>(
+    draft: &Bound<'py, PyAny>,
+    target: &Bound<'py, PyAny>,
+) -> Option<(&'static Torch, [Bound<'py, PyAny>; 2], bool)> {
+    let torch = Torch::of(draft)?;
+    if target.get_type_ptr() != draft.get_type_ptr() || !torch.is_plain(draft.py()).ok()? {
+        return None;
+    }
+    let (draft, bfloat16) = torch.view(draft).ok()??;
+    let (target, other) = torch.view(target).ok()??;
+    (bfloat16 == other).then_some((torch, [draft, target], bfloat16))
+}
+
+/// See a plain tensor of Torch on the CPU as an array that may not be written to.
+///
+/// bfloat16 comes as 16-bit integers. ``None`` for anything else, and for all tensors of a Torch
+/// that does not describe them in C.
+#[pyfunction]
+pub(super) fn plain_tensor<'py>(tensor: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
+    let torch = Torch::of(tensor)?;
+    if !torch.is_plain(tensor.py()).ok()? {
+        return None;
+    }
+    torch.view(tensor).ok()?.map(|(array, _)| array)
+}
