@@ -26,9 +26,10 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
-from generate import METHODS, installed_model
+from generate import METHODS
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from serve_engine import Engine, Job, Settings, UnavailableError
+from speculation import installed_model
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import Receive, Scope, Send
 

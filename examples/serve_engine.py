@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import prometheus_client as prometheus
 import torch
-from generate import Proposal, Randomness, Text, propose
+from speculation import Proposal, Randomness, Text, propose
 
 from draftverify import verify_chain_logits
 
@@ -160,7 +160,7 @@ class Engine:
         waiting: int = 16,
         context: int = 2048,
     ) -> None:
-        """Take a model like `generate.SmolLM2`."""
+        """Take a model like `speculation.SmolLM2`."""
         self.model, self.method, self.slots = model, method, slots
         self.capacity, self.context = slots + waiting, min(context, model.longest)
         self.jobs: set[Job] = set()  # all that are not released; the event loop's

@@ -482,7 +482,7 @@ def test_real_texts_in_company_are_those_alone(examples: Examples) -> None:
             lacking(f"{module} is not installed")
     if int(transformers.__version__.partition(".")[0]) > 4:
         lacking("transformers below 5 is not installed, which reads the weights")
-    model = examples.generate.installed_model(window=8)
+    model = examples.serve.installed_model(window=8)
     fields = [
         {**wish, "prompt": prompt, "max_tokens": 6, "draft_length": length}
         for wish, prompt, length in zip(
