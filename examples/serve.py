@@ -72,10 +72,11 @@ class Answer(StreamingResponse):
         ids = [token for line in lines for token in line["token_ids"]]
         text = {"text": "".join(line["text"] for line in lines), "token_ids": ids}
         whole = JSONResponse(last if "error" in last else text | last, last.get("status", 200))
-        return await whole({"type": "http"}, None, send)  # type: ignore[arg-type]
+        return await whole(self._scope, self._receive, send)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send, and release the job whatever happens."""
+        self._scope, self._receive = scope, receive
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -65,7 +65,7 @@ class Metrics:
         for name, text, function in (
             ("acceptance_rate", "Accepted tokens by drafted ones", self._rate),
             ("running_requests", "Requests in a slot", lambda: engine.number("running")),
-            ("waiting_requests", "Requests without one", lambda: engine.number("waiting")),
+            ("waiting_requests", "Requests that wait for one", lambda: engine.number("waiting")),
         ):
             prometheus.Gauge(name, text, **own).set_function(function)
 
@@ -217,9 +217,8 @@ class Engine:
             job = self._arrivals.get()
             if job is None:
                 break
-            if not job.released:
-                job.state = "running"
-                self.running.append(job)
+            job.state = "running"
+            self.running.append(job)
         return not self.stopped
 
     def _step(self) -> None:
@@ -248,11 +247,13 @@ class Engine:
         parts = list(proposals.values())
         if not parts:
             return {}
+        draft = torch.cat([part.draft for part in parts])
+        target = torch.cat([part.target for part in parts])
         begin = time.perf_counter()
         try:
             verdict = verify_chain_logits(
-                torch.cat([part.draft for part in parts]),
-                torch.cat([part.target for part in parts]),
+                draft,
+                target,
                 np.array([token for part in parts for token in part.drafted], dtype=np.int64),
                 # Greedy requests have no uniforms, and read none.
                 [number for part in parts for number in part.uniforms or [0.0] * len(part.target)],
