@@ -42,7 +42,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     prompt: str = Field(min_length=1, max_length=100_000)
     max_tokens: int = Field(64, ge=1, le=4096)
-    temperature: float = Field(1.0, ge=0, le=100, allow_inf_nan=False)
+    temperature: float = Field(1.0, ge=0, le=100)
     draft_length: int = Field(4, ge=0, le=16)
     seed: int = Field(default_factory=lambda: secrets.randbelow(2**32), ge=0, lt=2**63)
     stream: bool = False
@@ -96,7 +96,7 @@ def app_of(engine: Engine) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        # FastAPI's own answer repeats the input, which JSON and UTF-8 may be unable to carry.
+        # FastAPI's own answer repeats the input, of any length, and JSON knows no NaN.
         texts, status = [], 422
         for part in error.errors():
             name = ".".join(str(name) for name in part["loc"][1:]) or "body"
@@ -107,8 +107,8 @@ def app_of(engine: Engine) -> FastAPI:
                 text = "body: expected JSON, of content type application/json"
             elif part["type"] == "missing":
                 text = f"{name}: {part['msg']}"
-            texts.append(text.encode("ascii", "backslashreplace").decode())
-        return JSONResponse({"error": "; ".join(texts)}, status)
+            texts.append(text)
+        return JSONResponse({"error": "; ".join(texts)[:300]}, status)
 
     @app.exception_handler(AnyHTTPException)
     async def refused(_: Request, error: AnyHTTPException) -> Response:
