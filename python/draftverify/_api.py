@@ -160,6 +160,9 @@ def accept_residual(
             draft_probs, target_probs, draft_token_ids, out, check
         )
         return recorded
+    plain = _core.accept_plain_rows(draft_probs, target_probs, draft_token_ids, out, check)
+    if plain is not None:
+        return AcceptResidual(*plain)
     rows = _arrays.pair(draft_probs, target_probs)
     expect_shapes(rows, "(N, V)", 2)
     if rows.backend is not None:

@@ -51,6 +51,9 @@ def plain_tensor(tensor: object) -> NDArray[Any] | None: ...
 def accept_vectors(
     draft: NDArray[Any], target: NDArray[Any], token: int, bfloat16: bool
 ) -> tuple[float, NDArray[Any]]: ...
+def accept_plain_rows(
+    draft: object, target: object, token_ids: object, out: object, check: object
+) -> tuple[Any, Any, Any] | None: ...
 def accept_rows(
     draft: NDArray[Any],
     target: NDArray[Any],

@@ -1,10 +1,14 @@
 //! NumPy arrays as rows: dtype, layout and memory.
 
+use std::ops::Range;
 use std::os::raw::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use numpy::npyffi::{NPY_ARRAY_WRITEABLE, NPY_TYPES, NpyTypes, PY_ARRAY_API, get_type_object};
-use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::npyffi::{
+    NPY_ARRAY_ALIGNED, NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_WRITEABLE, NPY_TYPES, NpyTypes,
+    PY_ARRAY_API, get_type_object,
+};
+use numpy::{PyArray1, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -17,6 +21,8 @@ const FLOAT32: c_int = NPY_TYPES::NPY_FLOAT as c_int;
 const FLOAT64: c_int = NPY_TYPES::NPY_DOUBLE as c_int;
 const INT16: c_int = NPY_TYPES::NPY_SHORT as c_int;
 const UINT16: c_int = NPY_TYPES::NPY_USHORT as c_int;
+/// Entries one after the other, at addresses that suit their type.
+const PACKED: c_int = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED;
 const USER_DEFINED: c_int = NPY_TYPES::NPY_USERDEF as c_int;
 
 /// The floating dtypes of rows.
@@ -162,6 +168,55 @@ impl<'a, 'py> Array<'a, 'py> {
     }
 }
 
+impl Array<'_, '_> {
+    /// A NumPy array proper of int64 that is one packed vector in memory.
+    pub(super) fn integers<'a, 'py>(
+        object: &'a Bound<'py, PyAny>,
+    ) -> Option<&'a Bound<'py, PyArray1<i64>>> {
+        // SAFETY: reads a pointer from NumPy's table of types, filled when NumPy is imported.
+        let ndarray = unsafe { get_type_object(object.py(), NpyTypes::PyArray_Type) };
+        if object.get_type_ptr() != ndarray {
+            return None;
+        }
+        let array = object.cast::<PyArray1<i64>>().ok()?;
+        // SAFETY: reads the flags of a live array.
+        let flags = unsafe { (*array.as_array_ptr()).fields.flags };
+        (flags & PACKED == PACKED).then_some(array)
+    }
+
+    /// Whether the entries lie one after the other, at addresses that suit them, and may be written
+    /// to.
+    pub(super) fn is_packed_and_writable(&self) -> bool {
+        // SAFETY: reads the flags of a live array.
+        let flags = unsafe { (*self.object.as_array_ptr()).fields.flags };
+        !self.swapped && flags & (PACKED | NPY_ARRAY_WRITEABLE) == PACKED | NPY_ARRAY_WRITEABLE
+    }
+
+    /// Whether the first byte of the one comes behind the last of the other, for every other array.
+    pub(super) fn is_apart_from(&self, others: &[&Bound<'_, PyUntypedArray>]) -> bool {
+        let own = bytes_of(self.object);
+        others.iter().all(|other| {
+            let other = bytes_of(other);
+            own.end <= other.start || other.end <= own.start
+        })
+    }
+}
+
+/// The addresses from the first byte of an array to behind its last one.
+fn bytes_of(array: &Bound<'_, PyUntypedArray>) -> Range<usize> {
+    // SAFETY: reads the data pointer of a live array.
+    let first = unsafe { (*array.as_array_ptr()).fields.data } as usize;
+    if array.is_empty() {
+        return first..first;
+    }
+    let (mut start, mut end) = (first, first + array.dtype().itemsize());
+    for (length, stride) in array.shape().iter().zip(array.strides()) {
+        let reach = (length - 1) * stride.unsigned_abs();
+        if *stride < 0 { start -= reach } else { end += reach }
+    }
+    start..end
+}
+
 /// Whether a dtype that NumPy does not know by itself is bfloat16. Its number is fixed once it is
 /// registered in a process, so that the name is looked at once.
 fn is_bfloat16(type_num: c_int, looks_so: impl FnOnce() -> bool) -> bool {
@@ -176,15 +231,15 @@ fn is_bfloat16(type_num: c_int, looks_so: impl FnOnce() -> bool) -> bool {
     found
 }
 
-/// A fresh array of `vocabulary` entries, not yet initialised.
-pub(super) fn fresh(
-    py: Python<'_>,
+/// A fresh packed array, not yet initialised.
+pub(super) fn fresh<'py>(
+    py: Python<'py>,
     type_num: c_int,
-    vocabulary: usize,
-) -> PyResult<Bound<'_, PyAny>> {
-    let mut shape = [vocabulary.cast_signed()];
+    shape: &[usize],
+) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: `type_num` is that of a live dtype. `PyArray_NewFromDescr` takes over the reference
-    // to the dtype, reads one length from `shape`, and gives back a new reference or an error.
+    // to the dtype, reads as many lengths from `shape` as there are, where NumPy has put such before,
+    // and gives back a new reference or an error.
     unsafe {
         let dtype = PY_ARRAY_API.PyArray_DescrFromType(py, type_num);
         let ndarray = get_type_object(py, NpyTypes::PyArray_Type);
@@ -194,8 +249,8 @@ pub(super) fn fresh(
             py,
             ndarray,
             dtype,
-            1,
-            shape.as_mut_ptr(),
+            shape.len() as c_int,
+            shape.as_ptr().cast_mut().cast(),
             strides,
             data,
             0,

@@ -22,13 +22,15 @@
 
 mod array;
 mod chains;
+mod dlpack;
 mod logits;
 mod rate;
+mod rows;
 mod threads;
 mod torch;
 
 use half::{bf16, f16};
-use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
+use numpy::PyUntypedArrayMethods;
 use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -38,10 +40,10 @@ use pyo3::types::{PyDict, PyInt};
 use self::array::{Array, Dtype, fresh};
 use crate::error::{Error, contain};
 use crate::lanes::Path;
-use crate::memory::collect;
 use crate::residual::Workers;
+use crate::rows::{Rows, RowsMut};
 use crate::scalar::Scalar;
-use crate::step::{self, OnBadRow, Step, step_of};
+use crate::step::{Step, step_of};
 
 /// From this many entries on the arithmetic takes microseconds, and letting other Python threads
 /// run meanwhile is worth giving up the GIL and getting it back.
@@ -50,7 +52,7 @@ const DETACH_ENTRIES: usize = 16_384;
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use super::{accept_entries, accept_rows, accept_vectors};
+    use super::accept_vectors;
 
     #[pymodule_export]
     use super::chains::verify_chains;
@@ -60,6 +62,9 @@ mod _core {
 
     #[pymodule_export]
     use super::rate::rate_rows;
+
+    #[pymodule_export]
+    use super::rows::{accept_entries, accept_plain_rows, accept_rows};
 
     #[pymodule_export]
     use super::speculative_decode_step;
@@ -110,6 +115,21 @@ impl From<Error> for PyErr {
     }
 }
 
+/// The step of the only rows of each, on the threads that it is worth.
+fn step_of_rows<T: Scalar>(
+    py: Python<'_>,
+    draft: Rows<'_, T>,
+    target: Rows<'_, T>,
+    token: i64,
+    out: &RowsMut<'_, T>,
+) -> PyResult<Step> {
+    run(py, draft.vocabulary(), || {
+        // SAFETY: the only row, asked for once.
+        let mut out = unsafe { out.row(0) };
+        step_of(Path::best(), Workers::Several, draft.row(0), target.row(0), token, &mut out)
+    })
+}
+
 /// The step of two vectors of the same dtype and length, and its residual in a fresh array. `None`
 /// if the arrays are others.
 fn step_of_arrays<'py>(
@@ -127,24 +147,13 @@ fn step_of_arrays<'py>(
         let (Some(draft_rows), Some(target_rows)) = (draft.rows::<T>(), target.rows::<T>()) else {
             return Ok(None);
         };
-        let residual = fresh(py, draft.type_num, draft_rows.vocabulary())?;
+        let residual = fresh(py, draft.type_num, &[draft_rows.vocabulary()])?;
         let out = Array::known(&residual, true).filter(|out| out.dtype == draft.dtype);
         // SAFETY: the array was made here and nobody else has it.
         let Some(out) = out.and_then(|out| unsafe { out.rows_mut::<T>() }) else {
             return Ok(None);
         };
-        let step = run(py, draft_rows.vocabulary(), || {
-            // SAFETY: the only row, asked for once.
-            let mut out = unsafe { out.row(0) };
-            step_of(
-                Path::best(),
-                Workers::Several,
-                draft_rows.row(0),
-                target_rows.row(0),
-                token,
-                &mut out,
-            )
-        })?;
+        let step = step_of_rows(py, draft_rows, target_rows, token, &out)?;
         Ok(Some((step, residual)))
     }
 
@@ -231,12 +240,9 @@ fn speculative_decode_step<'py>(
         return dictionary(step, residual);
     }
     if let Some(token) = token
-        && let Some((torch, [draft, target], bfloat16)) = torch::pair(draft_probs, target_probs)
-        && let Some(draft) = Array::known(&draft, bfloat16)
-        && let Some(target) = Array::known(&target, bfloat16)
-        && let Some((step, residual)) = step_of_arrays(py, draft, target, token)?
+        && let Some((step, residual)) = torch::step(draft_probs, target_probs, token)?
     {
-        return dictionary(step, torch.tensor(residual, bfloat16)?);
+        return dictionary(step, residual);
     }
     let slow = SLOW.get_or_try_init(py, || {
         py.import("draftverify._api")?.getattr("step").map(Bound::unbind)
@@ -258,10 +264,6 @@ fn misuse() -> PyErr {
     PyTypeError::new_err("draftverify._core: arrays that draftverify._api has not checked")
 }
 
-fn ids_of<'py>(ids: &Bound<'py, PyArray1<i64>>) -> PyResult<PyReadonlyArray1<'py, i64>> {
-    Ok(ids.try_readonly()?)
-}
-
 /// The step of two vectors that were checked: ``(accept_prob, residual)``.
 #[pyfunction]
 fn accept_vectors<'py>(
@@ -274,78 +276,4 @@ fn accept_vectors<'py>(
     let target = Array::known(target, bfloat16).ok_or_else(misuse)?;
     let answer = step_of_arrays(draft.object.py(), draft, target, token)?;
     answer.map(|(step, residual)| (step.accept_prob, residual)).ok_or_else(misuse)
-}
-
-/// The steps of checked rows, residuals written to ``out``: ``[accept_prob, mass]``.
-#[pyfunction]
-fn accept_rows<'py>(
-    draft: &Bound<'py, PyAny>,
-    target: &Bound<'py, PyAny>,
-    token_ids: &Bound<'py, PyArray1<i64>>,
-    out: &Bound<'py, PyAny>,
-    check: bool,
-    bfloat16: bool,
-) -> PyResult<[Bound<'py, PyArray1<f64>>; 2]> {
-    fn typed<T: Scalar>(
-        py: Python<'_>,
-        [draft, target, out]: [Array<'_, '_>; 3],
-        token_ids: &[i64],
-        on_bad_row: OnBadRow,
-    ) -> PyResult<Vec<Step>> {
-        let draft = draft.rows::<T>().ok_or_else(misuse)?;
-        let target = target.rows::<T>().ok_or_else(misuse)?;
-        // SAFETY: `draftverify._api` has made the array, or checked that its entries share no
-        // memory with each other or with an input; nobody else uses it during the call.
-        let out = unsafe { out.rows_mut::<T>() }.ok_or_else(misuse)?;
-        run(py, draft.len().saturating_mul(draft.vocabulary()), || {
-            step::accept_residual(draft, target, token_ids, out, on_bad_row)
-        })
-    }
-
-    let py = draft.py();
-    let arrays = [draft, target, out].map(|array| Array::known(array, bfloat16));
-    let [Some(draft), Some(target), Some(out)] = arrays else {
-        return Err(misuse());
-    };
-    if target.dtype != draft.dtype || out.dtype != draft.dtype {
-        return Err(misuse());
-    }
-    let on_bad_row = if check { OnBadRow::Fail } else { OnBadRow::AnswerNan };
-    let arrays = [draft, target, out];
-    let steps =
-        by_dtype!(draft.dtype, typed(py, arrays, ids_of(token_ids)?.as_slice()?, on_bad_row))?;
-    let accept_prob = collect(steps.iter().map(|step| step.accept_prob))?;
-    let mass = collect(steps.iter().map(|step| step.mass))?;
-    Ok([accept_prob, mass].map(|numbers| PyArray1::from_vec(py, numbers)))
-}
-
-/// The accept probabilities of checked rows.
-#[pyfunction]
-fn accept_entries<'py>(
-    draft: &Bound<'py, PyAny>,
-    target: &Bound<'py, PyAny>,
-    token_ids: &Bound<'py, PyArray1<i64>>,
-    bfloat16: bool,
-) -> PyResult<Bound<'py, PyArray1<f64>>> {
-    fn typed<T: Scalar>(
-        py: Python<'_>,
-        [draft, target]: [Array<'_, '_>; 2],
-        token_ids: &[i64],
-    ) -> PyResult<Vec<f64>> {
-        let draft = draft.rows::<T>().ok_or_else(misuse)?;
-        let target = target.rows::<T>().ok_or_else(misuse)?;
-        run(py, draft.len(), || step::accept_probs(draft, target, token_ids))
-    }
-
-    let py = draft.py();
-    let arrays = [draft, target].map(|array| Array::known(array, bfloat16));
-    let [Some(draft), Some(target)] = arrays else {
-        return Err(misuse());
-    };
-    if target.dtype != draft.dtype {
-        return Err(misuse());
-    }
-    let arrays = [draft, target];
-    let accepted = by_dtype!(draft.dtype, typed(py, arrays, ids_of(token_ids)?.as_slice()?))?;
-    Ok(PyArray1::from_vec(py, accepted))
 }

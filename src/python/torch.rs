@@ -5,50 +5,30 @@
 //! ten times as long. Where there is no such table, or where anything about a tensor is unusual,
 //! the answer is `None`, and `draftverify._kinds` looks at the tensor in Torch's own words.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
 
+use half::{bf16, f16};
 use numpy::npyffi::{NPY_TYPES, NpyTypes, PY_ARRAY_API, get_type_object};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyCapsuleMethods};
 
+use super::array::Dtype;
+use super::dlpack::{CPU, Fresh, Table, Tensor};
+use super::{by_dtype, step_of_rows};
+use crate::rows::{Layout, Rows, RowsMut};
+use crate::scalar::Scalar;
+use crate::step::Step;
+
 /// Dimensions that tensors of this library's arguments have at most; others are looked at slowly.
 const DIMENSIONS: usize = 4;
-
-/// DLPack's `DLTensor`.
-#[repr(C)]
-struct Tensor {
-    data: *mut c_void,
-    device_type: i32,
-    device_id: i32,
-    ndim: i32,
-    code: u8,
-    bits: u8,
-    lanes: u16,
-    shape: *const i64,
-    strides: *const i64,
-    byte_offset: u64,
-}
-
-/// DLPack's `DLPackExchangeAPI`.
-#[repr(C)]
-struct Table {
-    major: u32,
-    minor: u32,
-    previous: *const c_void,
-    others: [*const c_void; 3],
-    describe: Option<unsafe extern "C" fn(*mut c_void, *mut Tensor) -> c_int>,
-    stream: *const c_void,
-}
-
-const CPU: i32 = 1; // kDLCPU
 
 /// What of Torch is called.
 pub(super) struct Torch {
     class: Py<PyAny>,
-    describe: unsafe extern "C" fn(*mut c_void, *mut Tensor) -> c_int,
+    table: Table,
     is_tracing: Py<PyAny>,
     modes: Py<PyAny>,
     transforms: Py<PyAny>,
@@ -82,15 +62,17 @@ impl Torch {
         let class = torch.getattr("Tensor")?;
         let table = class.getattr("__dlpack_c_exchange_api__")?.cast_into::<PyCapsule>()?;
         let table = table.pointer_checked(Some(c"dlpack_exchange_api"))?.cast::<Table>();
-        // SAFETY: a capsule of that name holds DLPack's table, which stays for as long as the
-        // process runs. It begins with its version in all versions, and is as declared here in
-        // those whose major number is 1.
-        let (major, describe) = unsafe { (table.as_ref().major, table.as_ref().describe) };
-        let Some(describe) = describe.filter(|_| major == 1) else { return Ok(None) };
+        // SAFETY: a capsule of that name holds DLPack's table, which begins with its version in all
+        // versions, and is as declared here in those whose major number is 1.
+        let Some(table) = (unsafe {
+            ((&raw const (*table.as_ptr()).major).read() == 1).then(|| *table.as_ptr())
+        }) else {
+            return Ok(None);
+        };
         let inner = torch.getattr("_C")?;
         Ok(Some(Self {
             class: class.unbind(),
-            describe,
+            table,
             is_tracing: inner.getattr("_is_tracing")?.unbind(),
             modes: inner.getattr("_len_torch_dispatch_stack")?.unbind(),
             transforms: inner.getattr("_functorch")?.getattr("peek_interpreter_stack")?.unbind(),
@@ -121,49 +103,28 @@ impl Torch {
         Ok(tensor)
     }
 
-    /// The tensor as an array that may not be written to. bfloat16 is seen as 16-bit integers.
-    fn view<'py>(&self, tensor: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>, bool)>> {
+    /// Where a tensor's entries are, if that is plain to see.
+    fn describe(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<View>> {
         let py = tensor.py();
-        // Its numbers are those in memory with the other sign.
+        // Its numbers are those in memory with the other sign, of which the description says nothing.
         if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
             return Ok(None);
         }
-        let mut found = Tensor {
-            data: ptr::null_mut(),
-            device_type: 0,
-            device_id: 0,
-            ndim: 0,
-            code: 0,
-            bits: 0,
-            lanes: 0,
-            shape: ptr::null(),
-            strides: ptr::null(),
-            byte_offset: 0,
+        let (Some(describe), mut found) = (self.table.describe, Tensor::NONE) else {
+            return Ok(None);
         };
         // SAFETY: the object is of the class that the function was found with. It fills the struct,
         // or sets an exception and answers something else than 0.
-        if unsafe { (self.describe)(tensor.as_ptr().cast(), &raw mut found) } != 0 {
+        if unsafe { describe(tensor.as_ptr().cast(), &raw mut found) } != 0 {
             return Err(PyErr::fetch(py));
         }
-        let bfloat16 = (found.code, found.bits) == (4, 16);
-        let kind = match (found.code, found.bits) {
-            (2, 16) => NPY_TYPES::NPY_HALF,
-            (2, 32) => NPY_TYPES::NPY_FLOAT,
-            (2, 64) => NPY_TYPES::NPY_DOUBLE,
-            (4, 16) | (0, 16) => NPY_TYPES::NPY_SHORT,
-            (0, 8) => NPY_TYPES::NPY_BYTE,
-            (0, 32) => NPY_TYPES::NPY_INT,
-            (0, 64) => NPY_TYPES::NPY_LONGLONG,
-            (1, 8) => NPY_TYPES::NPY_UBYTE,
-            _ => return Ok(None),
-        };
         let dimensions = usize::try_from(found.ndim).unwrap_or(usize::MAX);
         let described = dimensions == 0 || !(found.shape.is_null() || found.strides.is_null());
         if found.device_type != CPU || found.lanes != 1 || dimensions > DIMENSIONS || !described {
             return Ok(None);
         }
         let size = i64::from(found.bits) / 8;
-        let (mut shape, mut strides) = ([0; DIMENSIONS], [0; DIMENSIONS]);
+        let mut view = View { found, first: 0, shape: [0; DIMENSIONS], strides: [0; DIMENSIONS] };
         let mut span = size;
         for axis in 0..dimensions {
             // SAFETY: both have an entry for each dimension, and live as long as the tensor is as it
@@ -174,18 +135,36 @@ impl Torch {
             }
             let stride = stride.saturating_mul(size);
             span = span.saturating_add((length - 1).saturating_mul(stride));
-            (shape[axis], strides[axis]) = (isize::try_from(length)?, isize::try_from(stride)?);
+            view.shape[axis] = isize::try_from(length)?;
+            view.strides[axis] = isize::try_from(stride)?;
         }
         // Storage can be freed or shrunk under a tensor, and what Torch wraps for its own purposes
         // has none.
-        let first = found.data as u64 + found.byte_offset;
+        view.first = found.data.addr().saturating_add(usize::try_from(found.byte_offset)?);
         let storage = tensor.call_method0(intern!(py, "untyped_storage"))?;
-        let held: u64 = storage.call_method0(intern!(py, "nbytes"))?.extract()?;
-        let begin: u64 = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
-        let end = first.saturating_add(span.cast_unsigned());
-        if begin == 0 || first < begin || end > begin.saturating_add(held) {
-            return Ok(None);
-        }
+        let begin: usize = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
+        let held = storage.len()?;
+        let end = view.first.saturating_add(usize::try_from(span)?);
+        let inside = begin != 0 && view.first >= begin && end <= begin.saturating_add(held);
+        Ok(inside.then_some(view))
+    }
+
+    /// The tensor as an array that may not be written to. bfloat16 is seen as 16-bit integers.
+    fn view<'py>(&self, tensor: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>, bool)>> {
+        let py = tensor.py();
+        let Some(mut view) = self.describe(tensor)? else { return Ok(None) };
+        let kind = match (view.found.code, view.found.bits) {
+            (2, 16) => NPY_TYPES::NPY_HALF,
+            (2, 32) => NPY_TYPES::NPY_FLOAT,
+            (2, 64) => NPY_TYPES::NPY_DOUBLE,
+            (4 | 0, 16) => NPY_TYPES::NPY_SHORT,
+            (0, 8) => NPY_TYPES::NPY_BYTE,
+            (0, 32) => NPY_TYPES::NPY_INT,
+            (0, 64) if size_of::<c_long>() == 8 => NPY_TYPES::NPY_LONG,
+            (0, 64) => NPY_TYPES::NPY_LONGLONG,
+            (1, 8) => NPY_TYPES::NPY_UBYTE,
+            _ => return Ok(None),
+        };
         // SAFETY: the dtype is one of NumPy's own. `PyArray_NewFromDescr` takes over the reference to
         // it, reads as many lengths and strides as there are dimensions, and gives back a new
         // reference or an error. The entries lie in the tensor's storage, as was just checked, which
@@ -199,10 +178,10 @@ impl Torch {
                     py,
                     get_type_object(py, NpyTypes::PyArray_Type),
                     dtype,
-                    found.ndim,
-                    shape.as_mut_ptr(),
-                    strides.as_mut_ptr(),
-                    first as *mut c_void,
+                    view.found.ndim,
+                    view.shape.as_mut_ptr(),
+                    view.strides.as_mut_ptr(),
+                    ptr::with_exposed_provenance_mut(view.first),
                     0,
                     ptr::null_mut(),
                 ),
@@ -211,8 +190,98 @@ impl Torch {
             if PY_ARRAY_API.PyArray_SetBaseObject(py, array.as_ptr().cast(), base) != 0 {
                 return Err(PyErr::fetch(py));
             }
-            Ok(Some((array, bfloat16)))
+            Ok(Some((array, view.found.code == 4)))
         }
+    }
+}
+
+/// A tensor's entries: shape, and strides in bytes.
+struct View {
+    found: Tensor,
+    first: usize,
+    shape: [isize; DIMENSIONS],
+    strides: [isize; DIMENSIONS],
+}
+
+impl View {
+    fn dtype(&self) -> Option<Dtype> {
+        match (self.found.code, self.found.bits) {
+            (2, 16) => Some(Dtype::Float16),
+            (4, 16) => Some(Dtype::Bfloat16),
+            (2, 32) => Some(Dtype::Float32),
+            (2, 64) => Some(Dtype::Float64),
+            _ => None,
+        }
+    }
+
+    /// The vector as a row.
+    ///
+    /// # Safety
+    /// The entries are of this type, and the tensor is alive and stays as it is.
+    unsafe fn row<T: Scalar>(&self) -> Rows<'_, T> {
+        let layout = Layout {
+            rows: 1,
+            vocabulary: self.shape[0].cast_unsigned(),
+            row_stride: 0,
+            entry_stride: self.strides[0],
+            swapped: false,
+        };
+        // SAFETY: `describe` has seen that all entries lie in the tensor's storage.
+        unsafe { Rows::from_raw(ptr::with_exposed_provenance_mut(self.first), layout) }
+    }
+}
+
+/// The step of two plain vectors, with a residual that Torch has allocated; `None` if they are
+/// anything unusual.
+pub(super) fn step<'py>(
+    draft: &Bound<'py, PyAny>,
+    target: &Bound<'py, PyAny>,
+    token: i64,
+) -> PyResult<Option<(Step, Bound<'py, PyAny>)>> {
+    fn typed<T: Scalar>(
+        py: Python<'_>,
+        [draft, target]: [&View; 2],
+        token: i64,
+        out: *mut c_void,
+    ) -> PyResult<Step> {
+        // SAFETY: the type was matched. The tensors are borrowed, and what remains to be said about
+        // their memory is at the head of `python`. The output was made for this call, is as long as
+        // the inputs and packed.
+        let (draft, target, out) = unsafe {
+            let (draft, target) = (draft.row::<T>(), target.row::<T>());
+            let entry_stride = size_of::<T>().cast_signed();
+            let (vocabulary, row_stride) = (draft.vocabulary(), 0);
+            let layout = Layout { rows: 1, vocabulary, row_stride, entry_stride, swapped: false };
+            (draft, target, RowsMut::from_raw(out.cast(), layout))
+        };
+        step_of_rows(py, draft, target, token, &out)
+    }
+
+    let py = draft.py();
+    let seen = || {
+        let torch = Torch::of(draft)?;
+        if target.get_type_ptr() != draft.get_type_ptr() || !torch.is_plain(py).ok()? {
+            return None;
+        }
+        let views = [torch.describe(draft).ok()??, torch.describe(target).ok()??];
+        let dtype = views[0].dtype()?;
+        let fits = views[1].dtype() == Some(dtype) && views[0].shape == views[1].shape;
+        let vectors = views.iter().all(|view| view.found.ndim == 1);
+        (fits && vectors).then_some((torch, views, dtype))
+    };
+    let Some((torch, [draft, target], dtype)) = seen() else { return Ok(None) };
+    let residual = Fresh::vector(&torch.table, &draft.found, draft.shape[0] as i64)?;
+    let step = by_dtype!(dtype, typed(py, [&draft, &target], token, residual.first()))?;
+    Ok(Some((step, residual.into_object(py)?)))
+}
+
+impl Torch {
+    /// A plain tensor as an array.
+    pub(super) fn seen<'py>(&self, tensor: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
+        if tensor.get_type_ptr() != self.class.as_ptr().cast() {
+            return None;
+        }
+        self.view(tensor).ok()?.filter(|(_, bfloat16)| !bfloat16).map(|(array, _)| array)
     }
 }
 
