@@ -40,7 +40,8 @@ def test_usual_arrays_take_the_short_way(kind: Kind) -> None:
         accept_residual(*rows, ids, out=np.empty_like(rows[0]), check=check)
     speculative_decode_step(rows[0][0], rows[1][0], int(ids[0]))
     accept_residual(rows[0][:0], rows[1][:0], ids[:0])
-    accept_residual(rows[0][::-2, ::3].copy(), rows[1][::2, ::3], np.zeros(3, np.int64), check=False)
+    zeros = np.zeros(3, np.int64)
+    accept_residual(rows[0][::-2, ::3].copy(), rows[1][::2, ::3], zeros, check=False)
 
 
 @pytest.mark.usefixtures("no_long_way")
@@ -135,7 +136,7 @@ def test_outs_that_are_left_to_the_long_way() -> None:
         lambda draft, target, ids: (draft, target, ids.tolist()),
         lambda draft, target, ids: (draft.view(np.ma.MaskedArray), target, ids),
         lambda draft, target, ids: (draft.tolist(), target.tolist(), ids),
-        lambda draft, target, ids: (ids[:, None], ids[:, None], ids),
+        lambda _draft, _target, ids: (ids[:, None], ids[:, None], ids),
     ],
 )
 def test_arguments_that_are_left_to_the_long_way(spoil: Callable[..., tuple[Any, ...]]) -> None:
@@ -151,7 +152,7 @@ def test_tensors_as_they_are_seen() -> None:
     for tensor in (
         *(rows, rows[1], rows[:, 1], rows.transpose(0, 2), rows[:, ::2, 1::2], rows[0, 0, 3]),
         *(rows[0, :1].expand(5, 4), rows.double(), rows.half(), rows.clone().requires_grad_()),
-        *(rows.to(kind) for kind in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)),
+        *(rows.to(getattr(torch, name)) for name in ("int8", "int16", "int32", "int64", "uint8")),
     ):
         seen, expected = _core.plain_tensor(tensor), tensor.detach().numpy()
         assert type(seen) is np.ndarray
@@ -206,10 +207,10 @@ def shrunk(torch: Any, left: int) -> Any:
         lambda torch: shrunk(torch, 0),
         lambda torch: shrunk(torch, 28),
         lambda torch: shrunk(torch, 31),
-        lambda torch: np.array([0.5, 0.5]),
-        lambda torch: [0.5, 0.5],
+        lambda _torch: np.array([0.5, 0.5]),
+        lambda _torch: [0.5, 0.5],
         lambda torch: torch.Tensor,
-        lambda torch: type("Tensor", (), {})(),
+        lambda _torch: type("Tensor", (), {})(),
     ],
 )
 def test_unusual_tensors_are_left_to_the_long_way(make: Callable[[Any], Any]) -> None:
@@ -219,12 +220,12 @@ def test_unusual_tensors_are_left_to_the_long_way(make: Callable[[Any], Any]) ->
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:FutureWarning")
 def test_nothing_is_plain_while_torch_looks_on() -> None:
     torch = need("torch")
-    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415
+    from torch.utils._python_dispatch import TorchDispatchMode
 
     class Onlooker(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
-        def __torch_dispatch__(  # type: ignore[no-untyped-def]
-            self, function, _types, arguments=(), options=None
-        ):
+        def __torch_dispatch__(
+            self, function: Any, _types: Any, arguments: Any = (), options: Any = None
+        ) -> Any:
             return function(*arguments, **(options or {}))
 
     plain, seen = torch.tensor([0.5, 0.5]), []

@@ -305,10 +305,8 @@ def plain_view(tensor: Any) -> NDArray[Any] | None:
     if torch is None or type(tensor) is not torch.Tensor:
         return None
     described = _core.plain_tensor(tensor)
-    if described is not None:
+    if described is not None or (_AWAY and not tensor.is_cpu):
         return described
-    if _AWAY and not tensor.is_cpu:
-        return None
     try:
         if tensor.dtype is not torch.bfloat16:
             view = tensor.numpy()

@@ -237,6 +237,7 @@ pub(super) fn fresh<'py>(
     type_num: c_int,
     shape: &[usize],
 ) -> PyResult<Bound<'py, PyAny>> {
+    let dimensions = c_int::try_from(shape.len())?;
     // SAFETY: `type_num` is that of a live dtype. `PyArray_NewFromDescr` takes over the reference
     // to the dtype, reads as many lengths from `shape` as there are, where NumPy has put such before,
     // and gives back a new reference or an error.
@@ -249,7 +250,7 @@ pub(super) fn fresh<'py>(
             py,
             ndarray,
             dtype,
-            shape.len() as c_int,
+            dimensions,
             shape.as_ptr().cast_mut().cast(),
             strides,
             data,

@@ -251,7 +251,7 @@ fn speculative_decode_step<'py>(
 }
 
 /// What `speculative_decode_step` answers.
-fn dictionary<'py>(step: Step, residual: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+fn dictionary(step: Step, residual: Bound<'_, PyAny>) -> PyResult<Bound<'_, PyAny>> {
     let py = residual.py();
     let answer = PyDict::new(py);
     answer.set_item(intern!(py, "accept_prob"), step.accept_prob)?;

@@ -85,8 +85,8 @@ def check(
     -----
     Where laws are wrong, the instances are measured once more, if they are small enough, with the
     cells of all thresholds on every uniform. If they are right then, ``Report.hint`` says which
-    uniform the code draws the final token with. It is not ``ok`` all the same: the ends of its cells
-    were not looked at.
+    uniform the code draws the final token with. It is not ``ok`` all the same: the ends of its
+    cells were not looked at.
 
     Examples
     --------
