@@ -202,8 +202,8 @@ FAULTS = (
     tokens(
         "the dtype of ids unchecked",
         "rows",
-        "    raise _not_integers(name, dtype)\n\n\ndef _on_host",
-        "    return array\n\n\ndef _on_host",
+        "    raise _not_integers(name, dtype)\n\n\n@lru_cache",
+        "    return array\n\n\n@lru_cache",
     ),
     tokens(
         "bool ids accepted",

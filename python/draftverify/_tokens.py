@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import sys
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -245,6 +246,12 @@ def _integers(name: str, numbers: Any, expected: str = "integers") -> NDArray[An
     raise _not_integers(name, dtype)
 
 
+@lru_cache(maxsize=64)
+def _name(dtype: np.dtype[Any]) -> str:
+    # NumPy puts the name together anew each time, in several microseconds.
+    return dtype.name
+
+
 def _on_host(name: str, numbers: Any, expected: str) -> tuple[NDArray[Any], str]:
     """See numbers of any library as a NumPy array, and name the dtype that they have there.
 
@@ -255,7 +262,7 @@ def _on_host(name: str, numbers: Any, expected: str) -> tuple[NDArray[Any], str]
         raise TypeError(message)
     view = plain_view(numbers)
     if view is not None and numbers.dtype is not sys.modules["torch"].bfloat16:
-        return view, view.dtype.name
+        return view, _name(view.dtype)
     for kind in (TORCH, JAX):
         if kind.owns(numbers) and (reason := kind.refusal(numbers)) is not None:
             message = f"{name}: expected {expected}, got {reason}"
@@ -273,7 +280,7 @@ def _on_host(name: str, numbers: Any, expected: str) -> tuple[NDArray[Any], str]
     if array.dtype.kind in "OSU" and not hasattr(numbers, "dtype"):
         message = f"{name}: expected {expected}, got {type_name(numbers)}; pass numbers"
         raise TypeError(message)
-    return array, array.dtype.name
+    return array, _name(array.dtype)
 
 
 def _not_integers(name: str, dtype: str) -> TypeError:
