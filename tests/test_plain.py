@@ -142,7 +142,8 @@ def test_outs_that_are_left_to_the_long_way() -> None:
 def test_arguments_that_are_left_to_the_long_way(spoil: Callable[..., tuple[Any, ...]]) -> None:
     draft, ids = np.full((2, 3), 0.25), np.zeros(2, np.int64)
     assert _core.accept_plain_rows(draft, draft, ids, None, True) is not None
-    assert _core.accept_plain_rows(*spoil(draft, draft.copy(), ids), None, True) is None
+    rows, other, spoiled = spoil(draft, draft.copy(), ids)
+    assert _core.accept_plain_rows(rows, other, spoiled, None, True) is None
     assert _core.accept_plain_rows(draft, draft, ids, None, 1) is None
 
 
@@ -220,9 +221,8 @@ def test_unusual_tensors_are_left_to_the_long_way(make: Callable[[Any], Any]) ->
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace` is deprecated:FutureWarning")
 def test_nothing_is_plain_while_torch_looks_on() -> None:
     torch = need("torch")
-    from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Onlooker(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
+    class Onlooker(need("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, function: Any, _types: Any, arguments: Any = (), options: Any = None
         ) -> Any:
