@@ -258,7 +258,7 @@ FAULTS = (
     arrays("devices that differ accepted", "errors", "if len(set(devices)) > 1:", "if False:"),
     arrays(
         "other devices not refused",
-        "errors",
+        "chain_errors",
         'if devices[0].partition(":")[0] != "cpu":',
         "if False:",
     ),
