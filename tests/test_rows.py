@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from draftverify import AcceptResidual, accept_probs, accept_residual
+from draftverify import AcceptResidual, accept_probs, accept_residual, verify_chain
 from kinds import DTYPES, Kind, assert_same_bits, limits, need, random_rows, refused
 
 # Typed as taking anything, since many calls here are wrong on purpose.
@@ -255,3 +255,30 @@ def test_unchecked_ids_are_checked(kind: Kind) -> None:
         residuals(*pair(kind), [0, True, 3], check=False)
     found = residuals(*pair(kind), [3, 2, 3], check=False)  # the draft cannot propose the first
     assert np.isnan(kind.library.plain(found.accept_prob)).tolist() == [True, False, False]
+
+
+def test_more_entries_than_32_bits_count() -> None:
+    """Rows that share their memory: 2^33 entries, every row the same but for its token."""
+    rows, vocabulary = 2**17, 2**16
+    draft = np.linspace(1.0, 2.0, vocabulary, dtype=np.float32)
+    target = draft[::-1].copy()
+    ids = np.arange(rows) * 40_503 % vocabulary
+    shape = rows, vocabulary
+    accepted = accept_probs(np.broadcast_to(draft, shape), np.broadcast_to(target, shape), ids)
+    quotients = target[ids].astype(np.float64) / draft[ids].astype(np.float64)
+    np.testing.assert_array_equal(accepted, np.minimum(1.0, quotients))
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_chain_of_more_entries_than_32_bits_count(flat: bool) -> None:
+    length, vocabulary = 1100, 2**22
+    row = np.zeros(vocabulary, np.float32)
+    row[[7, vocabulary - 1]] = 0.5
+    draft, target = (np.broadcast_to(row, (length + more, vocabulary)) for more in (0, 1))
+    ids, uniforms = np.full(length, vocabulary - 1), np.full(length + 1, 0.75)
+    if flat:
+        verdict = verify_chain(draft, target, ids, uniforms, indptr=[0, length])
+    else:
+        verdict = verify_chain(draft[None], target[None], ids[None], uniforms[None])
+    assert verdict.num_accepted.tolist() == [length]
+    assert verdict.token_ids[0, -1] == vocabulary - 1
