@@ -6,6 +6,7 @@ to be left to the long way, which knows what to say about it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 from collections.abc import Callable
@@ -240,6 +241,72 @@ def test_nothing_is_plain_while_torch_looks_on() -> None:
     torch.vmap(look)(torch.ones(3, 2))
     torch.jit.trace(look, (plain,), check_trace=False)
     assert seen == [None] * 3
+
+
+def test_what_torch_allocates_without_memory_is_not_written_to() -> None:
+    torch = need("torch")
+    draft, target = torch.tensor([0.8, 0.2]), torch.tensor([0.4, 0.6])
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        step = speculative_decode_step(draft, target, 0)
+    finally:
+        torch._disable_functionalization()
+    assert step["accept_prob"] == 0.5
+
+
+@pytest.mark.parametrize("call", ["step", "rows", "rows and ids"])
+@pytest.mark.parametrize("at", range(12))
+def test_code_that_runs_during_the_look_and_frees_the_draft(call: str, at: int) -> None:
+    torch = need("torch")
+    draft, target = torch.rand(2, 1 << 20).unbind()
+    draft, ids = draft.clone(), torch.zeros(1, dtype=torch.int64)
+    rows = draft[None], target[None], ids if "ids" in call else ids.numpy()
+    asked = 0
+
+    class Freeing(need("torch.overrides").TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, function: Any, _types: Any, arguments: Any = (), options: Any = None
+        ) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked == at + 1:
+                draft.untyped_storage().resize_(0)
+            return function(*arguments, **(options or {}))
+
+    def verify() -> None:
+        if call == "step":
+            speculative_decode_step(draft, target, 0)
+        else:
+            accept_residual(*rows)
+
+    with Freeing(), contextlib.suppress(TypeError):
+        verify()
+    assert call != "step" or asked > 3
+
+
+def test_an_interrupt_within_a_mode_goes_on() -> None:
+    torch = need("torch")
+    row = torch.tensor([0.5, 0.5])
+
+    class Interrupting(need("torch.overrides").TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, *_: Any, **__: Any) -> Any:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Interrupting():
+        _core.plain_tensor(row)
+
+
+def test_real_tensors_in_a_mode_of_fakes() -> None:
+    torch = need("torch")
+    mode = need("torch._subclasses.fake_tensor").FakeTensorMode(allow_non_fake_inputs=True)
+    row = torch.tensor([0.8, 0.2] * 1000)
+    for dtype in (torch.float32, torch.bfloat16):
+        rows = row.to(dtype), row.flip(0).to(dtype)
+        with mode:
+            with pytest.raises(TypeError, match="outside of Torch's modes"):
+                speculative_decode_step(*rows, 0)
+            with pytest.raises(TypeError, match="outside of Torch's modes"):
+                accept_residual(rows[0], rows[1], np.zeros(1, np.int64), check=False)
 
 
 def test_no_memory_for_the_residual() -> None:

@@ -273,6 +273,7 @@ def test_traces_that_cannot_break_refuse_other_functions(name: str, torch: Any) 
     for record in (
         lambda: torch.jit.trace(lambda first: values(function(first, *others)), (first,)),
         lambda: make_fx(lambda first: function(first, *others))(first),
+        lambda: make_fx(lambda first: function(first, *others), pre_dispatch=True)(first),
     ):
         refused(TypeError, record, says=("arguments: expected", "torch.jit.trace"))
 
@@ -287,7 +288,11 @@ def test_other_records_hold_the_operator(torch: Any) -> None:
     verify = Verify()
     records = [torch.export.export(verify, arguments, strict=strict) for strict in (False, True)]
     calls = [record.module() for record in records]
-    calls += [make_fx(verify, tracing_mode=mode)(*arguments) for mode in ("real", "fake")]
+    calls += [
+        make_fx(verify, tracing_mode=mode, pre_dispatch=early)(*arguments)
+        for mode in ("real", "fake")
+        for early in (False, True)
+    ]
     calls.append(torch.jit.trace(verify, arguments))
     for call in calls:
         assert_same(tuple(call(*later)), verify(*later))

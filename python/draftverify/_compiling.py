@@ -39,8 +39,12 @@ def tracing() -> bool:
     if torch.jit.is_tracing():
         return True
     # Asking for the mode of `make_fx` and `torch.export` takes half a microsecond, and there is
-    # hardly ever any mode at all.
-    if not torch._C._len_torch_dispatch_stack():
+    # hardly ever any mode at all. One that looks on earlier than others is on a stack of its own.
+    early = torch._C.DispatchKey.PreDispatch
+    if not (
+        torch._C._len_torch_dispatch_stack()
+        or torch._C._dispatch_tls_is_dispatch_key_included(early)
+    ):
         return False
     proxies = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return proxies is not None and proxies.get_proxy_mode() is not None

@@ -177,6 +177,9 @@ class _Torch:
 
         try:
             plain = array.detach().resolve_neg()
+            if type(plain) not in (torch.Tensor, type(array)):
+                message = f"a {type(plain).__name__} in its place"
+                raise RuntimeError(message)  # noqa: TRY301 - it is told as all others are
             if plain.dtype is torch.bfloat16:
                 plain = plain.view(torch.int16)
             numpy_view: NDArray[Any] = plain.numpy()
@@ -305,7 +308,9 @@ def plain_view(tensor: Any) -> NDArray[Any] | None:
     if torch is None or type(tensor) is not torch.Tensor:
         return None
     described = _core.plain_tensor(tensor)
-    if described is not None or (_AWAY and not tensor.is_cpu):
+    # In a mode of Torch's what is shown may be a copy, without the numbers.
+    moded = torch._C._len_torch_dispatch_stack()
+    if described is not None or moded or (_AWAY and not tensor.is_cpu):
         return described
     try:
         if tensor.dtype is not torch.bfloat16:

@@ -5,7 +5,6 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
-use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 
 /// `kDLCPU`.
@@ -85,14 +84,12 @@ pub(super) struct Fresh {
 
 impl Fresh {
     /// Ask for a packed vector on the CPU, of the type of `like`. Its entries are not initialised.
-    pub(super) fn vector(table: &Table, like: &Tensor, entries: i64) -> PyResult<Self> {
-        /// The answer says enough.
+    /// `None` where there is none to be had, or none with memory of its own.
+    pub(super) fn vector(table: &Table, like: &Tensor, entries: i64) -> Option<Self> {
+        /// Whoever is asked instead will say what is wrong.
         unsafe extern "C" fn ignore(_: *mut c_void, _: *const c_char, _: *const c_char) {}
 
-        let none = || PyMemoryError::new_err("out of memory");
-        let (Some(allocate), Some(into_object)) = (table.allocate, table.into_object) else {
-            return Err(none());
-        };
+        let (allocate, into_object) = (table.allocate?, table.into_object?);
         let mut prototype = Tensor {
             device_type: CPU,
             ndim: 1,
@@ -108,9 +105,16 @@ impl Fresh {
         let status =
             unsafe { allocate(&raw mut prototype, &raw mut managed, ptr::null_mut(), ignore) };
         if status != 0 || managed.is_null() {
-            return Err(none());
+            return None;
         }
-        Ok(Self { managed, into_object })
+        let fresh = Self { managed, into_object };
+        // SAFETY: allocated, and described by whoever did it.
+        let found = unsafe { (*managed).tensor };
+        // In some of its modes Torch wraps what it allocates, and shows no memory.
+        let usual = found.device_type == CPU && found.ndim == 1 && !found.shape.is_null();
+        // SAFETY: there is one length.
+        let whole = usual && unsafe { *found.shape } == entries;
+        (whole && !found.data.is_null()).then_some(fresh)
     }
 
     /// Where its entries are.

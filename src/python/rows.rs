@@ -96,14 +96,25 @@ pub(super) fn accept_plain_rows<'py>(
         return plain_rows(None, [draft, target], token_ids, out, check);
     }
     // A tensor that is to be written to is looked at more closely.
-    if out.is_none()
-        && let Some((torch, [draft, target], bfloat16)) = torch::pair(draft, target)
-        && let Some(draft) = Array::known(&draft, bfloat16)
-        && let Some(target) = Array::known(&target, bfloat16)
+    if out.is_some() {
+        return Ok(None);
+    }
+    let (torch, [draft, target], ids) = if token_ids.get_type().is(draft.get_type()) {
+        let Some((torch, [draft, target, (ids, _)])) = torch::arrays([draft, target, token_ids])?
+        else {
+            return Ok(None);
+        };
+        (torch, [draft, target], ids)
+    } else {
+        let Some((torch, rows)) = torch::arrays([draft, target])? else { return Ok(None) };
+        (torch, rows, token_ids.clone())
+    };
+    let ((draft, bfloat16), (target, other)) = (&draft, &target);
+    if bfloat16 == other
+        && let Some(draft) = Array::known(draft, *bfloat16)
+        && let Some(target) = Array::known(target, *bfloat16)
     {
-        let seen = torch.seen(token_ids);
-        let torch = Some((torch, bfloat16));
-        return plain_rows(torch, [draft, target], seen.as_ref().unwrap_or(token_ids), None, check);
+        return plain_rows(Some((torch, *bfloat16)), [draft, target], &ids, None, check);
     }
     Ok(None)
 }

@@ -10,6 +10,7 @@ use std::ptr;
 
 use half::{bf16, f16};
 use numpy::npyffi::{NPY_TYPES, NpyTypes, PY_ARRAY_API, get_type_object};
+use pyo3::exceptions::PyException;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -32,6 +33,13 @@ pub(super) struct Torch {
     is_tracing: Py<PyAny>,
     modes: Py<PyAny>,
     transforms: Py<PyAny>,
+    is_included: Py<PyAny>,
+    pre_dispatch: Py<PyAny>,
+    is_neg: Py<PyAny>,
+    untyped_storage: Py<PyAny>,
+    storage: Py<PyAny>,
+    data_ptr: Py<PyAny>,
+    nbytes: Py<PyAny>,
     from_numpy: Py<PyAny>,
     bfloat16: Py<PyAny>,
 }
@@ -70,8 +78,16 @@ impl Torch {
             return Ok(None);
         };
         let inner = torch.getattr("_C")?;
+        let storage = torch.getattr("UntypedStorage")?;
         Ok(Some(Self {
+            is_neg: class.getattr("is_neg")?.unbind(),
+            untyped_storage: class.getattr("untyped_storage")?.unbind(),
             class: class.unbind(),
+            data_ptr: storage.getattr("data_ptr")?.unbind(),
+            nbytes: storage.getattr("nbytes")?.unbind(),
+            storage: storage.unbind(),
+            is_included: inner.getattr("_dispatch_tls_is_dispatch_key_included")?.unbind(),
+            pre_dispatch: inner.getattr("DispatchKey")?.getattr("PreDispatch")?.unbind(),
             table,
             is_tracing: inner.getattr("_is_tracing")?.unbind(),
             modes: inner.getattr("_len_torch_dispatch_stack")?.unbind(),
@@ -86,7 +102,9 @@ impl Torch {
     fn is_plain(&self, py: Python<'_>) -> PyResult<bool> {
         Ok(!self.is_tracing.bind(py).call0()?.is_truthy()?
             && self.modes.bind(py).call0()?.extract::<usize>()? == 0
-            && self.transforms.bind(py).call0()?.is_none())
+            && self.transforms.bind(py).call0()?.is_none()
+            // Modes that look on earlier than others are not among those counted above.
+            && !self.is_included.bind(py).call1((self.pre_dispatch.bind(py),))?.is_truthy()?)
     }
 
     /// A fresh array as a tensor.
@@ -103,13 +121,28 @@ impl Torch {
         Ok(tensor)
     }
 
-    /// Where a tensor's entries are, if that is plain to see.
-    fn describe(&self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<View>> {
+    /// The storage of a tensor whose numbers are those in memory.
+    ///
+    /// Asking for it may run code of anybody's, where a mode of Torch's functions is on: all tensors
+    /// of a call are asked before any of them is described. The functions of the class are called,
+    /// not what may have been put in their place on the object.
+    fn storage<'py>(&self, tensor: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = tensor.py();
-        // Its numbers are those in memory with the other sign, of which the description says nothing.
-        if tensor.call_method0(intern!(py, "is_neg"))?.is_truthy()? {
+        // The description says nothing of numbers that are to be negated.
+        if self.is_neg.bind(py).call1((tensor,))?.is_truthy()? {
             return Ok(None);
         }
+        let storage = self.untyped_storage.bind(py).call1((tensor,))?;
+        Ok(storage.get_type().is(self.storage.bind(py)).then_some(storage))
+    }
+
+    /// Where a tensor's entries are, if that is plain to see.
+    fn describe(
+        &self,
+        tensor: &Bound<'_, PyAny>,
+        storage: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<View>> {
+        let py = tensor.py();
         let (Some(describe), mut found) = (self.table.describe, Tensor::NONE) else {
             return Ok(None);
         };
@@ -124,7 +157,7 @@ impl Torch {
             return Ok(None);
         }
         let size = i64::from(found.bits) / 8;
-        let mut view = View { found, first: 0, shape: [0; DIMENSIONS], strides: [0; DIMENSIONS] };
+        let mut view = View { found, ..View::NONE };
         let mut span = size;
         for axis in 0..dimensions {
             // SAFETY: both have an entry for each dimension, and live as long as the tensor is as it
@@ -141,18 +174,43 @@ impl Torch {
         // Storage can be freed or shrunk under a tensor, and what Torch wraps for its own purposes
         // has none.
         view.first = found.data.addr().saturating_add(usize::try_from(found.byte_offset)?);
-        let storage = tensor.call_method0(intern!(py, "untyped_storage"))?;
-        let begin: usize = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
-        let held = storage.len()?;
+        let begin: usize = self.data_ptr.bind(py).call1((storage,))?.extract()?;
+        let held: usize = self.nbytes.bind(py).call1((storage,))?.extract()?;
         let end = view.first.saturating_add(usize::try_from(span)?);
         let inside = begin != 0 && view.first >= begin && end <= begin.saturating_add(held);
         Ok(inside.then_some(view))
     }
 
+    /// Where the entries of several plain tensors are.
+    fn views<const N: usize>(
+        &self,
+        tensors: [&Bound<'_, PyAny>; N],
+    ) -> PyResult<Option<[View; N]>> {
+        let class = self.class.as_ptr();
+        if tensors.iter().any(|tensor| tensor.get_type_ptr() != class.cast()) {
+            return Ok(None);
+        }
+        let mut storages = [const { None }; N];
+        for (storage, tensor) in storages.iter_mut().zip(tensors) {
+            let Some(found) = self.storage(tensor)? else { return Ok(None) };
+            *storage = Some(found);
+        }
+        let mut views = [View::NONE; N];
+        for ((view, tensor), storage) in
+            views.iter_mut().zip(tensors).zip(storages.iter().flatten())
+        {
+            let Some(found) = self.describe(tensor, storage)? else { return Ok(None) };
+            *view = found;
+        }
+        Ok(Some(views))
+    }
+
     /// The tensor as an array that may not be written to. bfloat16 is seen as 16-bit integers.
-    fn view<'py>(&self, tensor: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>, bool)>> {
+    fn array<'py>(
+        tensor: &Bound<'py, PyAny>,
+        mut view: View,
+    ) -> PyResult<Option<(Bound<'py, PyAny>, bool)>> {
         let py = tensor.py();
-        let Some(mut view) = self.describe(tensor)? else { return Ok(None) };
         let kind = match (view.found.code, view.found.bits) {
             (2, 16) => NPY_TYPES::NPY_HALF,
             (2, 32) => NPY_TYPES::NPY_FLOAT,
@@ -196,6 +254,7 @@ impl Torch {
 }
 
 /// A tensor's entries: shape, and strides in bytes.
+#[derive(Clone, Copy)]
 struct View {
     found: Tensor,
     first: usize,
@@ -204,6 +263,9 @@ struct View {
 }
 
 impl View {
+    const NONE: Self =
+        Self { found: Tensor::NONE, first: 0, shape: [0; DIMENSIONS], strides: [0; DIMENSIONS] };
+
     fn dtype(&self) -> Option<Dtype> {
         match (self.found.code, self.found.bits) {
             (2, 16) => Some(Dtype::Float16),
@@ -258,45 +320,50 @@ pub(super) fn step<'py>(
     }
 
     let py = draft.py();
-    let seen = || {
-        let torch = Torch::of(draft)?;
-        if target.get_type_ptr() != draft.get_type_ptr() || !torch.is_plain(py).ok()? {
-            return None;
-        }
-        let views = [torch.describe(draft).ok()??, torch.describe(target).ok()??];
-        let dtype = views[0].dtype()?;
-        let fits = views[1].dtype() == Some(dtype) && views[0].shape == views[1].shape;
-        let vectors = views.iter().all(|view| view.found.ndim == 1);
-        (fits && vectors).then_some((torch, views, dtype))
+    let Some((torch, [draft, target])) = plain([draft, target])? else { return Ok(None) };
+    let Some(dtype) = draft.dtype().filter(|dtype| target.dtype() == Some(*dtype)) else {
+        return Ok(None);
     };
-    let Some((torch, [draft, target], dtype)) = seen() else { return Ok(None) };
-    let residual = Fresh::vector(&torch.table, &draft.found, draft.shape[0] as i64)?;
+    if (draft.found.ndim, target.found.ndim) != (1, 1) || draft.shape != target.shape {
+        return Ok(None);
+    }
+    let Some(residual) = Fresh::vector(&torch.table, &draft.found, draft.shape[0] as i64) else {
+        return Ok(None);
+    };
     let step = by_dtype!(dtype, typed(py, [&draft, &target], token, residual.first()))?;
     Ok(Some((step, residual.into_object(py)?)))
 }
 
-impl Torch {
-    /// A plain tensor as an array.
-    pub(super) fn seen<'py>(&self, tensor: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
-        if tensor.get_type_ptr() != self.class.as_ptr().cast() {
-            return None;
-        }
-        self.view(tensor).ok()?.filter(|(_, bfloat16)| !bfloat16).map(|(array, _)| array)
+/// Torch, and where the entries of several plain tensors are. `None` if one of them is anything
+/// unusual, or if Torch cannot say.
+fn plain<const N: usize>(
+    tensors: [&Bound<'_, PyAny>; N],
+) -> PyResult<Option<(&'static Torch, [View; N])>> {
+    let Some(torch) = tensors.first().and_then(|tensor| Torch::of(tensor)) else {
+        return Ok(None);
+    };
+    let py = tensors[0].py();
+    let views =
+        torch.is_plain(py).and_then(|plain| if plain { torch.views(tensors) } else { Ok(None) });
+    match views {
+        Ok(views) => Ok(views.map(|views| (torch, views))),
+        // The long way will say what is wrong. What is no error, as an interrupt, goes on.
+        Err(error) if error.is_instance_of::<PyException>(py) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
-/// Two tensors as arrays, and whether they are bfloat16; `None` if one of them is anything unusual.
-pub(super) fn pair<'py>(
-    draft: &Bound<'py, PyAny>,
-    target: &Bound<'py, PyAny>,
-) -> Option<(&'static Torch, [Bound<'py, PyAny>; 2], bool)> {
-    let torch = Torch::of(draft)?;
-    if target.get_type_ptr() != draft.get_type_ptr() || !torch.is_plain(draft.py()).ok()? {
-        return None;
+/// Several tensors as arrays, and whether each is bfloat16; `None` if one of them is anything
+/// unusual.
+pub(super) fn arrays<'py, const N: usize>(
+    tensors: [&Bound<'py, PyAny>; N],
+) -> PyResult<Option<(&'static Torch, [(Bound<'py, PyAny>, bool); N])>> {
+    let Some((torch, views)) = plain(tensors)? else { return Ok(None) };
+    let mut found = Vec::with_capacity(N);
+    for (tensor, view) in tensors.into_iter().zip(views) {
+        found.extend(Torch::array(tensor, view)?);
     }
-    let (draft, bfloat16) = torch.view(draft).ok()??;
-    let (target, other) = torch.view(target).ok()??;
-    (bfloat16 == other).then_some((torch, [draft, target], bfloat16))
+    Ok(found.try_into().ok().map(|arrays| (torch, arrays)))
 }
 
 /// See a plain tensor of Torch on the CPU as an array that may not be written to.
@@ -304,10 +371,6 @@ pub(super) fn pair<'py>(
 /// bfloat16 comes as 16-bit integers. ``None`` for anything else, and for all tensors of a Torch
 /// that does not describe them in C.
 #[pyfunction]
-pub(super) fn plain_tensor<'py>(tensor: &Bound<'py, PyAny>) -> Option<Bound<'py, PyAny>> {
-    let torch = Torch::of(tensor)?;
-    if !torch.is_plain(tensor.py()).ok()? {
-        return None;
-    }
-    torch.view(tensor).ok()?.map(|(array, _)| array)
+pub(super) fn plain_tensor<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    Ok(arrays([tensor])?.map(|(_, [(array, _)])| array))
 }
