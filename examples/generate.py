@@ -36,6 +36,8 @@ class Step(NamedTuple):
     """What one call of the target gave."""
 
     drafted: list[int]
+    # How many of these were kept. The text may end before all that is emitted is in it.
+    kept: int
     emitted: list[int]
     # In the verification, here and by Transformers' own function on the same rows, in seconds.
     seconds: float
@@ -44,8 +46,8 @@ class Step(NamedTuple):
     @property
     def kinds(self) -> list[str]:
         """Say of each emitted token what it is."""
-        kept = len(self.emitted) - 1
-        return ["kept"] * kept + ["bonus" if kept == len(self.drafted) else "replaced"]
+        last = "bonus" if self.kept == len(self.drafted) else "replaced"
+        return ([*["kept"] * self.kept, last])[: len(self.emitted)]
 
 
 def speculate(  # noqa: PLR0913 - a step has as many parts
@@ -78,14 +80,15 @@ def speculate(  # noqa: PLR0913 - a step has as many parts
         temperature=0.0 if greedy else temperature,
         method=method,  # type: ignore[arg-type]
     )
-    emitted = verdict.token_ids[0, : int(verdict.num_accepted[0]) + 1].tolist()
+    kept = int(verdict.num_accepted[0])
+    emitted = verdict.token_ids[0, : kept + 1].tolist()
     seconds = time.perf_counter() - begin
     other = 0.0
     if compare is not None and not greedy:
         begin = time.perf_counter()
         compare(torch.tensor([drafted]), draft[None] / temperature, target[None] / temperature)
         other = time.perf_counter() - begin
-    return Step(drafted, emitted, seconds, other)
+    return Step(drafted, kept, emitted, seconds, other)
 
 
 def transformers_verification() -> Callable[..., object]:
@@ -125,7 +128,7 @@ def generate(
 def report_of(steps: list[Step], options: argparse.Namespace) -> dict[str, Any]:
     """Sum up what came of the steps."""
     drafted = sum(len(step.drafted) for step in steps)
-    kept = sum(kind == "kept" for step in steps for kind in step.kinds)
+    kept = sum(step.kept for step in steps)
     emitted = sum(len(step.emitted) for step in steps)
     calls = max(len(steps), 1)
     return {

@@ -97,6 +97,7 @@ def app_of(engine: Engine) -> FastAPI:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         # FastAPI's own answer repeats the input, of any length, and JSON knows no NaN.
+        engine.metrics.requests.labels("refused").inc()
         texts, status = [], 422
         for part in error.errors():
             name = ".".join(str(name) for name in part["loc"][1:]) or "body"
@@ -111,7 +112,9 @@ def app_of(engine: Engine) -> FastAPI:
         return JSONResponse({"error": "; ".join(texts)[:300]}, status)
 
     @app.exception_handler(AnyHTTPException)
-    async def refused(_: Request, error: AnyHTTPException) -> Response:
+    async def refused(request: Request, error: AnyHTTPException) -> Response:
+        if request.url.path == "/generate":
+            engine.metrics.requests.labels("refused").inc()
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
     tokenizing = asyncio.Lock()
@@ -120,18 +123,20 @@ def app_of(engine: Engine) -> FastAPI:
     async def generate(body: Body) -> Response:
         async with tokenizing:
             encoded = await asyncio.to_thread(engine.model.tokenizer, body.prompt)
-        prompt = list(encoded["input_ids"])
-        longest = engine.context - body.max_tokens - body.draft_length
-        if not 0 < len(prompt) <= longest:
-            message = f"prompt: expected 1 to {longest} tokens, got {len(prompt)}"
-            raise HTTPException(422, f"{message}; shorten it, or ask for fewer max_tokens")
+        prompt, room = list(encoded["input_ids"]), engine.context - body.draft_length
+        if not prompt:
+            raise HTTPException(422, "prompt: expected a token at least, got none")
+        if len(prompt) + body.max_tokens > room:
+            message = (
+                f"expected at most {room} tokens in all, got {len(prompt)} and {body.max_tokens}"
+            )
+            raise HTTPException(422, f"prompt and max_tokens: {message}; shorten one of them")
         temperature = 0.0 if engine.method == "greedy" else body.temperature
         settings = Settings(body.max_tokens, temperature, body.draft_length, body.seed)
         job = Job(prompt, settings, engine.model)
         try:
             engine.submit(job)
         except UnavailableError as error:
-            engine.metrics.requests.labels("refused").inc()
             raise HTTPException(503, str(error), {"Retry-After": "1"}) from error
         return Answer(engine, job, body.stream)
 
@@ -161,6 +166,9 @@ def main(argv: list[str] | None = None) -> None:
         "--grace", type=int, default=10, help="seconds to finish texts in at the end"
     )
     options = vars(parser.parse_args(argv))
+    for name, least in {"slots": 1, "waiting": 0, "context": 2, "window": 1, "grace": 0}.items():
+        if options[name] < least:
+            parser.error(f"--{name}: expected a number >= {least}, got {options[name]}")
     network = {name: options.pop(name) for name in ("host", "port")}
     grace, window = options.pop("grace"), options.pop("window")
     app = app_of(Engine(installed_model(window), **options))

@@ -72,13 +72,13 @@ class Metrics:
     def _rate(self) -> float:
         return self.number_accepted / max(self.number_drafted, 1)
 
-    def step(self, drafted: int, accepted: int) -> None:
-        """Count a step of one request."""
+    def step(self, drafted: int, accepted: int, given: int) -> None:
+        """Count a step of one request. The last one may give less than was accepted."""
         self.number_drafted += drafted
         self.number_accepted += accepted
         self.drafted.inc(drafted)
         self.accepted.inc(accepted)
-        self.tokens.observe(accepted + 1)
+        self.tokens.observe(given)
 
 
 class Job:
@@ -106,8 +106,8 @@ class Job:
             temperature=self.settings.temperature,
         )
 
-    def add(self, drafted: int, emitted: list[int]) -> None:
-        """Take the verdict of a step, and tell what can be read of it."""
+    def add(self, drafted: int, emitted: list[int]) -> int:
+        """Take the verdict of a step, tell what can be read of it, and answer how many tokens."""
         for name, number in zip(self.counts, (1, drafted, len(emitted) - 1), strict=True):
             self.counts[name] += number
         emitted = self.text.add(emitted)
@@ -120,6 +120,7 @@ class Job:
         if self.text.complete:
             reason = "stop" if self.text.ended else "length"
             self.end(reason, {"finish_reason": reason, "seed": self.settings.seed, **self.counts})
+        return len(emitted)
 
     @property
     def open(self) -> bool:
@@ -217,8 +218,9 @@ class Engine:
             job = self._arrivals.get()
             if job is None:
                 break
-            job.state = "running"
-            self.running.append(job)
+            if not job.released:  # else it would hold its slot for a step
+                job.state = "running"
+                self.running.append(job)
         return not self.stopped
 
     def _step(self) -> None:
@@ -232,9 +234,9 @@ class Engine:
                 job.fail(error)
         for job, emitted in self._verify(proposals).items():
             drafted = len(proposals[job].drafted)
-            self.metrics.step(drafted, len(emitted) - 1)
             try:
-                job.add(drafted, emitted)
+                given = job.add(drafted, emitted)
+                self.metrics.step(drafted, len(emitted) - 1, given)
             except Exception as error:
                 job.fail(error)
 

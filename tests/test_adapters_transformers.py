@@ -175,6 +175,8 @@ def test_what_is_refused() -> None:
             ("assistant_ensemble_weight", "0.5", "another law"),
         ),
         (TypeError, (ids, candidate, 2, new, 0.5), {}, ("is_done_candidate", "a float")),
+        (ValueError, (ids, candidate, 2, new), {"method": "greedy"}, ("method", "'greedy'")),
+        (TypeError, (ids, candidate, 2, new), {"generator": 1}, ("generator", "got int")),
     ]
     for error, arguments, options, says in cases:
         call = lambda: speculative_sampling(*arguments, **options)  # noqa: B023, E731
@@ -386,6 +388,15 @@ def test_it_is_in_place_within_the_block_alone(transformers: Any, utils: Any) ->
     torch.manual_seed(0)
     with use_draftverify(method="block", generator=torch.Generator().manual_seed(10)):
         assert generate(model, assistant, 12) != first
+
+
+@pytest.mark.usefixtures("transformers")
+def test_choices_are_looked_at_on_entry(utils: Any) -> None:
+    before, wrong = utils._speculative_sampling, "greedy"
+    for options, error in (({"method": wrong}, ValueError), ({"generator": 1}, TypeError)):
+        with pytest.raises(error, match=f"^{next(iter(options))}: expected "):
+            use_draftverify(**options).__enter__()
+        assert utils._speculative_sampling is before
 
 
 @quiet

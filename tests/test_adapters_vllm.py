@@ -134,6 +134,15 @@ def test_v1_a_placeholder_ends_a_chain(with_draft: bool) -> None:
     assert rejection_sample_v1(**given).tolist() == expected
 
 
+@pytest.mark.parametrize("token", [-2, -7, -(2**31)])
+def test_v1_other_negative_ids_are_no_placeholders(token: int) -> None:
+    ids = engines.ids("int32").view(-1).clone()
+    ids[1] = token
+    given = v1(draft_token_ids=ids)
+    call = lambda: rejection_sample_v1(*list(given.values())[:8], uniforms=given["uniforms"])  # noqa: E731
+    refused(ValueError, call, says=("draft_token_ids: expected an id from 0", f"got {token}"))
+
+
 def test_v1_no_requests() -> None:
     given = v1(
         draft_token_ids=tensor([], "int32"),

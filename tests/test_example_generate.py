@@ -168,3 +168,19 @@ def test_it_runs_with_real_weights(example: Any) -> None:
     model.begin()
     rows = model.target_logits([*context, *greedy], len(greedy))
     assert rows[:-1].argmax(dim=-1).tolist() == greedy
+
+
+def test_marks_and_rate_where_the_text_ends_within_a_step(example: Any) -> None:
+    for emitted, kinds in (
+        ([5, 6, 7], ["kept", "kept", "replaced"]),
+        ([5, 6], ["kept", "kept"]),
+        ([5], ["kept"]),
+        ([], []),
+    ):
+        assert example.Step([5, 6, 8, 9], 2, emitted, 0.0, 0.0).kinds == kinds
+    whole = example.Step([5, 6], 2, [5, 6, 7], 0.0, 0.0)
+    assert whole.kinds == ["kept", "kept", "bonus"]
+    cut = whole._replace(emitted=[5])
+    options = example.options_of(["--tokens", "4"])
+    report = example.report_of([whole, cut], options)
+    assert (report["tokens"], report["acceptance_rate"]) == (4, 1.0)

@@ -215,7 +215,8 @@ def test_texts_in_company_are_those_alone(
     assert metrics["draftverify_accepted_tokens_total"] == totals["accepted"]
     assert metrics["draftverify_acceptance_rate"] == totals["accepted"] / totals["drafted"]
     assert metrics["draftverify_tokens_per_step_count"] == totals["steps"]
-    assert metrics["draftverify_tokens_per_step_sum"] == totals["steps"] + totals["accepted"]
+    given = sum(len(result.json()["token_ids"]) for result in results)
+    assert metrics["draftverify_tokens_per_step_sum"] == given
     assert metrics["draftverify_verification_seconds_count"] == len(calls)
     assert metrics["draftverify_requests_per_verification_sum"] == totals["steps"]
     assert metrics["draftverify_requests_total/length"] == len(fields)
@@ -309,8 +310,9 @@ BAD = {
     b"{}": (422, "prompt: Field required"),
     b'{"prompt": ""}': (422, "prompt: "),
     b'{"prompt": 1}': (422, "prompt: "),
-    b'{"prompt": "XYZ"}': (422, "prompt: expected 1 to 932 tokens, got 0"),
-    b'{"prompt": "%b"}' % (b"a" * 933): (422, "prompt: expected 1 to 932 tokens, got 933"),
+    b'{"prompt": "XYZ"}': (422, "prompt: expected a token at least, got none"),
+    b'{"prompt": "%b"}' % (b"a" * 933): (422, "at most 996 tokens in all, got 933 and 64"),
+    b'{"prompt": "ab", "max_tokens": 999}': (422, "at most 996 tokens in all, got 2 and 999"),
     b'{"prompt": "\\ud800"}': (422, "prompt: "),
     b'{"prompt": "a", "\\ud800": 1}': (422, "\\ud800"),
     b'{"prompt": "a", "colour": "red"}': (422, "colour: Extra inputs are not permitted"),
@@ -513,3 +515,29 @@ def test_real_texts_in_company_are_those_alone(
     assert metrics[f"{together}_sum"] > metrics[f"{together}_count"]
     assert [result["token_ids"] for result in results] == expected
     assert all(result["text"].strip() for result in results)
+
+
+def test_who_left_while_waiting_takes_no_slot(examples: Examples) -> None:
+    engine = examples.engine.Engine(Model(), slots=2)
+    settings = examples.engine.Settings(2, 0.0, 1, 0)
+
+    async def jobs() -> list[Any]:
+        return [examples.engine.Job([1], settings, engine.model) for _ in range(6)]
+
+    waiting = asyncio.run(jobs())
+    for job in waiting:
+        engine.submit(job)
+    for job in waiting[:4]:
+        engine.release(job)
+    assert engine._admit()
+    assert engine.running == waiting[4:]
+
+
+def test_numbers_of_the_command_line(
+    examples: Examples, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (["--slots", "0"], ["--waiting", "-5"], ["--window", "0"], ["--grace", "-1"]):
+        with pytest.raises(SystemExit) as caught:
+            examples.serve.main(arguments)
+        assert caught.value.code == 2
+        assert f"{arguments[0]}: expected a number >= " in capsys.readouterr().err

@@ -284,3 +284,25 @@ def test_the_law_of_wrong_code_is_exact_on_a_grid_that_fits_it() -> None:
     found = testing.law_of(mixed, testing.t3(1), grid=40)
     law = testing.target_law(testing.t3().target, 2)
     assert testing.total_variation(found.law, law) == Fraction(9, 80)
+
+
+@pytest.mark.parametrize(
+    ("error", "wrong"),
+    [
+        (ValueError, {"interval": "(0,1)"}),
+        (TypeError, {"dtype": np.int32}),
+        (TypeError, {"uniform_dtype": bool}),
+        (ValueError, {"padding": -1}),
+        (ValueError, {"padding": True}),
+        (TypeError, {"convert": 3}),
+    ],
+)
+def test_feeds_that_are_none(error: type[Exception], wrong: dict[str, Any]) -> None:
+    [name] = wrong
+    with pytest.raises(error, match=f"^{name}: expected "):
+        testing.Feed(**wrong)
+
+
+def test_an_interval_may_be_written_with_a_space() -> None:
+    spaced: Any = "[0, 1)"
+    assert testing.Feed(interval=spaced) == testing.Feed()

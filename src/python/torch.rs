@@ -206,10 +206,7 @@ impl Torch {
     }
 
     /// The tensor as an array that may not be written to. bfloat16 is seen as 16-bit integers.
-    fn array<'py>(
-        tensor: &Bound<'py, PyAny>,
-        mut view: View,
-    ) -> PyResult<Option<(Bound<'py, PyAny>, bool)>> {
+    fn array<'py>(tensor: &Bound<'py, PyAny>, mut view: View) -> PyResult<Option<Seen<'py>>> {
         let py = tensor.py();
         let kind = match (view.found.code, view.found.bits) {
             (2, 16) => NPY_TYPES::NPY_HALF,
@@ -353,11 +350,14 @@ fn plain<const N: usize>(
     }
 }
 
-/// Several tensors as arrays, and whether each is bfloat16; `None` if one of them is anything
+/// A tensor as an array, and whether it is bfloat16.
+type Seen<'py> = (Bound<'py, PyAny>, bool);
+
+/// Several tensors as arrays; `None` if one of them is anything
 /// unusual.
 pub(super) fn arrays<'py, const N: usize>(
     tensors: [&Bound<'py, PyAny>; N],
-) -> PyResult<Option<(&'static Torch, [(Bound<'py, PyAny>, bool); N])>> {
+) -> PyResult<Option<(&'static Torch, [Seen<'py>; N])>> {
     let Some((torch, views)) = plain(tensors)? else { return Ok(None) };
     let mut found = Vec::with_capacity(N);
     for (tensor, view) in tensors.into_iter().zip(views) {

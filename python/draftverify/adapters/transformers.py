@@ -129,6 +129,7 @@ def speculative_sampling(  # noqa: PLR0913, PLR0917 - Transformers' arguments
     >>> speculative_sampling(torch.tensor([[0, 1, 1]]), candidate_logits, 2, new_logits)
     (tensor([[1, 0]]), tensor(1))
     """
+    _expect_choices(method, generator)
     expect_tensors(
         candidate_input_ids=candidate_input_ids,
         candidate_logits=candidate_logits,
@@ -199,6 +200,8 @@ def use_draftverify(*, method: Method = "standard", generator: Any = None) -> It
     ------
     ImportError
         Without Transformers.
+    TypeError, ValueError
+        For another generator or method.
     RuntimeError
         Where the function to be replaced, or its caller, is none of those that this was written
         for: comments and docstrings apart, it has to be the same.
@@ -208,6 +211,7 @@ def use_draftverify(*, method: Method = "standard", generator: Any = None) -> It
     It concerns all threads of the process, and sampling alone: greedy assisted generation compares
     tokens, and Transformers goes on doing so. The module's own text shows its use.
     """
+    _expect_choices(method, generator)
     utils = importlib.import_module("transformers.generation.utils")
     found = getattr(utils, _NAME, None)
     if not (isinstance(found, partial) and found.func is speculative_sampling):
@@ -217,6 +221,22 @@ def use_draftverify(*, method: Method = "standard", generator: Any = None) -> It
         yield
     finally:
         setattr(utils, _NAME, found)
+
+
+def _expect_choices(method: object, generator: object) -> None:
+    torch = importlib.import_module("torch")
+    if generator is not None and not isinstance(generator, torch.Generator):
+        message = (
+            f"generator: expected a torch.Generator, got {type(generator).__name__}; pass "
+            f"torch.Generator().manual_seed(...), or none"
+        )
+        raise TypeError(message)
+    if method not in {"standard", "block"}:
+        message = (
+            f"method: expected 'standard' or 'block', got {method!r}; any other would sample "
+            f"from another law"
+        )
+        raise ValueError(message)
 
 
 def _expect_known(utils: Any, function: object) -> None:

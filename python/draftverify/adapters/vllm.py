@@ -412,7 +412,7 @@ def _uniforms(uniforms: Tensor | None, number: int, *, needed: bool) -> Tensor:
 
 def _drafted(chains: Sequence[Tensor]) -> list[int]:
     """Count the tokens of each chain in front of its first placeholder."""
-    return [int((chain >= 0).cumprod(0).sum()) for chain in chains]
+    return [int((chain != -1).cumprod(0).sum()) for chain in chains]
 
 
 def _runs(kinds: Sequence[Hashable]) -> Iterator[tuple[int, int]]:

@@ -36,6 +36,8 @@ class Feed:
     tolerance : float, optional
         How far from the exact thresholds, in a uniform, the code may change its mind. By default
         not at all where all numbers are exact in the dtype, else a few of its rounding errors.
+        Code with exponentials of its own needs as much as these are off: 1e-10 for
+        `draftverify.verify_chain_logits` with float64 rows.
     convert : callable, optional
         From a NumPy array to one of the library that the code takes, as `torch.from_numpy`.
     """
@@ -48,6 +50,26 @@ class Feed:
     padding: int = 0
     tolerance: float | None = None
     convert: Callable[[NDArray[Any]], Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would make right code look wrong."""
+        object.__setattr__(self, "interval", str(self.interval).replace(" ", ""))
+        if self.interval not in {"[0,1)", "(0,1]"}:
+            message = f"interval: expected '[0,1)' or '(0,1]', got {self.interval!r}; pass one"
+            raise ValueError(message)
+        for name in ("dtype", "uniform_dtype"):
+            dtype = np.dtype(getattr(self, name))
+            if dtype.kind != "f" and dtype.name != "bfloat16":
+                message = f"{name}: expected a floating dtype, got {dtype.name}; pass one"
+                raise TypeError(message)
+        if type(self.padding) is not int or self.padding < 0:
+            message = (
+                f"padding: expected a number of positions >= 0, got {self.padding!r}; pass one"
+            )
+            raise ValueError(message)
+        if self.convert is not None and not callable(self.convert):
+            message = f"convert: expected a function, got {type_name(self.convert)}; pass one"
+            raise TypeError(message)
 
 
 PLAIN = Feed()

@@ -15,7 +15,8 @@ from draftverify.testing._laws import Law, next_token
 _DIGITS = 12
 _AT_EDGES = """\
 Where the middle of the cells is right and low or high is not, the code decides otherwise for
-uniforms next to a threshold only: at 0 or 1 (take u in [0, 1), compare strictly), or by rounding.
+uniforms next to a threshold only: at 0 or 1 (take u in [0, 1), compare strictly), by rounding, or
+with thresholds that are off by a little.
 What is shown there is as if the whole cell went that way; the true bias is smaller."""
 _OTHER_UNIFORM = """\
 The final token is drawn with another uniform than is measured. With the cells of all thresholds on
