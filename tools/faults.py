@@ -301,7 +301,7 @@ FAULTS = (
     ),
     kinds(
         "results that require gradients",
-        "contract",
+        "plain",
         "tensor = torch.from_numpy(array)",
         "tensor = torch.from_numpy(array).requires_grad_(array.dtype.kind == 'f')",
     ),
