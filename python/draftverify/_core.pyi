@@ -11,9 +11,11 @@ from draftverify._drafted import Requests
 __all__ = [
     "__version__",
     "accept_entries",
+    "accept_plain_rows",
     "accept_rows",
     "accept_vectors",
     "get_num_threads",
+    "plain_tensor",
     "rate_rows",
     "set_num_threads",
     "speculative_decode_step",
