@@ -7,6 +7,7 @@ file of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -282,3 +283,13 @@ def test_a_chain_of_more_entries_than_32_bits_count(flat: bool) -> None:
         verdict = verify_chain(draft[None], target[None], ids[None], uniforms[None])
     assert verdict.num_accepted.tolist() == [length]
     assert verdict.token_ids[0, -1] == vocabulary - 1
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_bad_entries_are_refused_however_the_ids_come(listed: bool) -> None:
+    draft, target, ids = random_rows("float32", (3, 20))
+    target[1, 7] = np.nan
+    call: Any = ids.tolist() if listed else ids
+    for checked in (residuals, partial(residuals, check=True)):
+        refused(ValueError, checked, draft, target, call, says=("target_probs", "nan", "row 1"))
+    assert np.isnan(residuals(draft, target, call, check=False).mass).tolist() == [0, 1, 0]
