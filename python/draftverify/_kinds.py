@@ -308,9 +308,12 @@ def plain_view(tensor: Any) -> NDArray[Any] | None:
     if torch is None or type(tensor) is not torch.Tensor:
         return None
     described = _core.plain_tensor(tensor)
-    # In a mode of Torch's what is shown may be a copy, without the numbers.
-    moded = torch._C._len_torch_dispatch_stack()
-    if described is not None or moded or (_AWAY and not tensor.is_cpu):
+    if (
+        described is not None
+        # In a mode of Torch's what is shown may be a copy, without the numbers.
+        or torch._C._len_torch_dispatch_stack()
+        or (_AWAY and not tensor.is_cpu)
+    ):
         return described
     try:
         if tensor.dtype is not torch.bfloat16:
