@@ -8,7 +8,7 @@ use crate::error::{Argument, Error, expect};
 use crate::float_env;
 use crate::lanes::{Instructions, Kernel, Path, SUB_BLOCK, lane_sum, sub_blocks};
 use crate::parallel;
-use crate::residual::{CHUNK, SHARED_ROW, Workers, look};
+use crate::residual::{Workers, look};
 use crate::row::{Row, Source};
 use crate::rows::Rows;
 use crate::scalar::{Scalar, Wide};
@@ -76,7 +76,7 @@ pub(crate) fn rate_of<T: Scalar>(
     target: Row<'_, T>,
 ) -> Result<f64, Error> {
     let len = draft.len();
-    let chunk = if workers == Workers::Several && len >= SHARED_ROW { CHUNK } else { len };
+    let chunk = workers.chunk(len);
     let chunks = parallel::map(len.div_ceil(chunk), |index| {
         let range = index * chunk..len.min((index + 1) * chunk);
         path.run(OverlapPass { draft: draft.part(range.clone()), target: target.part(range) })

@@ -28,6 +28,15 @@ pub(crate) enum Workers {
     Several,
 }
 
+impl Workers {
+    /// Entries of a row of this length that are worked on at a time. A caller that is alone in any
+    /// case takes the row as a whole: preparing each chunk costs a twelfth of the time.
+    pub(crate) fn chunk(self, len: usize) -> usize {
+        let shared = self == Self::Several && len >= SHARED_ROW && parallel::num_threads() > 1;
+        if shared { CHUNK } else { len }
+    }
+}
+
 /// Write the residual of a row to `out` and answer its mass.
 ///
 /// The rows have the same length, which is not 0: callers have checked it. On an error `out` holds
@@ -39,8 +48,7 @@ pub(crate) fn residual_of<T: Scalar>(
     target: Row<'_, T>,
     out: &mut RowMut<'_, T>,
 ) -> Result<f64, Error> {
-    let len = draft.len();
-    let chunk = if workers == Workers::Several && len >= SHARED_ROW { CHUNK } else { len };
+    let chunk = workers.chunk(draft.len());
     match (draft.as_slice(), target.as_slice()) {
         (Some(draft), Some(target)) => two_passes(path, chunk, draft, target, out),
         _ => two_passes(path, chunk, draft, target, out),
