@@ -117,6 +117,21 @@ mod tests {
     use super::*;
     use crate::tests::Noise;
 
+    /// Significands of masses, each with that of a dividend whose product is rounded otherwise than
+    /// the quotient: below the mass, with either sign of `r`, for odd and for even masses; and the
+    /// only one above its mass.
+    const DANGEROUS: [(u32, u32); 5] = [
+        (10_343_207, 10_092_219),
+        (10_368_243, 10_085_071),
+        (16_672_534, 16_595_687),
+        (16_715_310, 16_327_709),
+        (16_696_351, 16_714_727),
+    ];
+
+    fn with_exponent_of_one(significand: u32) -> f32 {
+        f32::from_bits(127 << 23 | significand & 0x007F_FFFF)
+    }
+
     /// Significands of masses: all ones and around it, the smallest, multiples of small powers of
     /// two, and many others.
     fn significands() -> Vec<u32> {
@@ -131,12 +146,31 @@ mod tests {
         divisor.quotient(dividend).to_bits() == (dividend / divisor.mass).to_bits()
     }
 
-    /// Every dividend of two binades, for sixteen masses, against the division.
+    #[test]
+    fn dangerous_masses_are_found() {
+        for (mass, dividend) in DANGEROUS {
+            let divisor = Divisor::new(with_exponent_of_one(mass));
+            assert!(!quotient_is_right(&divisor, with_exponent_of_one(dividend)), "mass {mass}");
+            assert!(divisor.smallest.is_infinite(), "mass {mass}");
+        }
+    }
+
+    /// Of every 78 masses one is dangerous: all are tried.
+    #[test]
+    #[cfg_attr(miri, ignore = "eight million masses")]
+    fn few_masses_are_dangerous() {
+        let of = |significand| Divisor::new(with_exponent_of_one(significand));
+        let dangerous = (0..1 << 23).filter(|mass| of(*mass).smallest.is_infinite()).count();
+        assert_eq!(dangerous, 107_509);
+    }
+
+    /// Every dividend of two binades, for some masses, against the division.
     #[test]
     #[cfg_attr(miri, ignore = "a thousand million quotients")]
     fn every_dividend_is_divided_right() {
-        for significand in significands().into_iter().step_by(30) {
-            let divisor = Divisor::new(f32::from_bits(127 << 23 | significand));
+        let dangerous = DANGEROUS.map(|(mass, _)| mass);
+        for significand in significands().into_iter().step_by(30).chain(dangerous) {
+            let divisor = Divisor::new(with_exponent_of_one(significand));
             let wrong = (126 << 23..128 << 23_u32)
                 .filter(|bits| !quotient_is_right(&divisor, f32::from_bits(*bits)))
                 .count();
@@ -146,19 +180,6 @@ mod tests {
                 "significand {significand:#x}: {wrong} wrong"
             );
         }
-    }
-
-    /// Some masses have a dividend that the product gets wrong, and they are found.
-    #[test]
-    fn dangerous_masses_are_found() {
-        let mut noise = Noise(9);
-        let mut found = 0;
-        for _ in 0..1_000_000 {
-            #[expect(clippy::cast_possible_truncation, reason = "23 bits")]
-            let divisor = Divisor::new(f32::from_bits(127 << 23 | noise.bits() as u32 >> 9));
-            found += u32::from(divisor.smallest.is_infinite());
-        }
-        assert!((1..500_000).contains(&found), "{found} of a million masses are dangerous");
     }
 
     /// At the ends of the range, and right above the smallest dividend.
@@ -187,6 +208,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A quotient halfway between two subnormal numbers has no low part that would tell.
+    #[test]
+    fn quotients_that_are_too_small_are_divided() {
+        let mut wrong = 0;
+        for mass in (1..50_u16).map(f32::from) {
+            let divisor = Divisor::new(mass);
+            for tiny in (1..1000).map(f32::from_bits) {
+                if !quotient_is_right(&divisor, tiny) {
+                    assert!(tiny < divisor.smallest, "{tiny:e} / {mass}");
+                    wrong += 1;
+                }
+            }
+        }
+        assert!(wrong > 100, "there are some: {wrong}");
     }
 
     #[test]
