@@ -29,14 +29,13 @@ import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from speculation import Randomness, Text, installed_model, propose
+from speculation import Proposal, Randomness, Text, installed_model, propose
 from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect
 from starlette.types import Send
 
 from draftverify import verify_chain_logits
 
-LARGEST_BODY = 1 << 20
 STOPPED = {"error": "the engine has stopped", "status": 503}
 LOG = logging.getLogger("uvicorn.error")
 
@@ -67,8 +66,8 @@ async def body_of(request: Request) -> Body:
     try:
         async for chunk in request.stream():
             content += chunk
-            if len(content) > LARGEST_BODY:
-                raise HTTPException(413, f"body: expected at most {LARGEST_BODY} bytes, got more")
+            if len(content) > 2**20:
+                raise HTTPException(413, "body: expected at most 1 MiB, got more; shorten it")
         return Body.model_validate_json(content)
     except ClientDisconnect as error:
         raise HTTPException(400, "body: expected all of it, got a part") from error
@@ -89,20 +88,9 @@ class Job:
         self.randomness = Randomness(body.seed)
         self.counts = Counter(steps=0, drafted=0, accepted=0)
         self.outcome = ""  # while lines are to come
+        self.proposal: Proposal  # what a step has to verify
         self.lines: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._shown, self._loop = 0, asyncio.get_running_loop()
-
-    def propose(self) -> None:
-        """Call both models for a step."""
-        self.proposal = propose(
-            self.text.context,
-            self.model.draft_logits,
-            self.model.target_logits,
-            self.randomness,
-            # A step emits a token more than it drafts.
-            draft_length=min(self.body.draft_length, self.text.missing - 1),
-            temperature=self.body.temperature,
-        )
 
     def add(self, emitted: list[int]) -> None:
         """Take what a step emits, and tell what can be read of it."""
@@ -145,9 +133,9 @@ class Engine:
 
     def submit(self, job: Job) -> Job:
         """Take a job, if there is a place for it."""
-        full = len(self.jobs) >= self.places and f"all {self.places} places are taken; try again"
-        if reason := STOPPED["error"] if self.stopped else full:
-            raise HTTPException(503, reason, {"Retry-After": "1"})
+        if self.stopped or len(self.jobs) >= self.places:
+            reason = STOPPED["error"] if self.stopped else f"all {self.places} places are taken"
+            raise HTTPException(503, f"{reason}; try again", {"Retry-After": "1"})
         self.jobs.append(job)
         self.arrived.set()
         return job
@@ -177,17 +165,24 @@ class Engine:
         """Draft for each job, verify all together, and hand on what came of it."""
         for job in jobs:
             try:
-                job.propose()
+                job.proposal = propose(
+                    job.text.context,
+                    job.model.draft_logits,
+                    job.model.target_logits,
+                    job.randomness,
+                    # A step emits a token more than it drafts.
+                    draft_length=min(job.body.draft_length, job.text.missing - 1),
+                    temperature=job.body.temperature,
+                )
             except Exception as error:
                 job.fail(error)
         if proposed := [job for job in jobs if not job.outcome]:
             self._verify(proposed)
 
     def _verify(self, jobs: list[Job]) -> None:
-        """Verify all by one call without padding, however much each has drafted.
+        """Verify all by one call, without padding, however much each has drafted.
 
-        An error is one job's, and says nothing about the others: each is verified again alone,
-        which has the same result as in company, and the one to blame fails.
+        Should it fail, each is verified alone, with the same result, and the one to blame fails.
         """
         parts = [job.proposal for job in jobs]
         drafted = np.array([token for part in parts for token in part.drafted], dtype=np.int64)
@@ -269,13 +264,9 @@ def app_of(engine: Engine) -> FastAPI:
     async def generate(request: Request) -> Response:
         body, tokenizer = await body_of(request), engine.model.tokenizer
         prompt = (await asyncio.to_thread(tokenizer, body.prompt))["input_ids"]
-        if not prompt:
-            raise HTTPException(422, "prompt: expected a token at least, got none")
-        if len(prompt) + body.max_tokens > engine.model.longest:
-            counts = (
-                f"{engine.model.longest} tokens in all, got {len(prompt)} and {body.max_tokens}"
-            )
-            message = f"prompt and max_tokens: expected at most {counts}; shorten one of them"
+        room = engine.model.longest - body.max_tokens
+        if not 1 <= len(prompt) <= room:
+            message = f"prompt: expected 1 to {room} tokens beside max_tokens, got {len(prompt)}"
             raise HTTPException(422, message)
         return Answer(engine, engine.submit(Job(prompt, body, engine.model)))
 
