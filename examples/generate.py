@@ -76,7 +76,7 @@ def speculate(  # noqa: PLR0913 - a step has as many parts
         draft[None],
         target[None],
         [drafted],
-        None if uniforms is None else [uniforms],
+        [uniforms],
         temperature=0.0 if greedy else temperature,
         method=method,  # type: ignore[arg-type]
     )
@@ -86,7 +86,8 @@ def speculate(  # noqa: PLR0913 - a step has as many parts
     other = 0.0
     if compare is not None and not greedy:
         begin = time.perf_counter()
-        compare(torch.tensor([drafted]), draft[None] / temperature, target[None] / temperature)
+        ids = torch.tensor([drafted], dtype=torch.int64)
+        compare(ids, draft[None] / temperature, target[None] / temperature)
         other = time.perf_counter() - begin
     return Step(drafted, kept, emitted, seconds, other)
 
@@ -111,13 +112,14 @@ def generate(
     model.begin()
     randomness = Randomness(options.seed)
     text = Text(model.tokenizer(prompt)["input_ids"], options.tokens, model.tokenizer.eos_token_id)
-    while not text.complete:
+    while text.missing:
         step = speculate(
             text.context,
             model.draft_logits,
             model.target_logits,
             randomness,
-            draft_length=options.draft_length,
+            # A step emits a token more than it drafts.
+            draft_length=min(options.draft_length, text.missing - 1),
             method=options.method,
             temperature=options.temperature,
             compare=compare,

@@ -6,10 +6,8 @@ Around the model of `generate.py`, and with what that needs beside draftverify:
     python examples/serve.py --method block
     curl -N localhost:8000/generate --json '{"prompt": "The Moon is", "stream": true}'
 
-A stream is lines of JSON: any client reads them, and the frames of server-sent events are for
-EventSource, which cannot POST. The last line has a `finish_reason` or an `error`.
-
-`serve_engine.py` drafts and verifies; this file speaks HTTP.
+The models are called request by request. So no bit of a request's logits depends on who else is
+served, none of its verdict does either, and the same seed gives the same text in any company.
 """
 
 from __future__ import annotations
@@ -18,22 +16,36 @@ import argparse
 import asyncio
 import contextlib
 import json
+import logging
 import secrets
+from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
+import numpy as np
 import prometheus_client as prometheus
+import torch
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
-from generate import METHODS
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-from serve_engine import Engine, Job, Settings, UnavailableError
-from speculation import installed_model
-from starlette.exceptions import HTTPException as AnyHTTPException
-from starlette.types import Receive, Scope, Send
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from speculation import Proposal, Randomness, Text, installed_model, propose
+from starlette.background import BackgroundTask
+from starlette.requests import ClientDisconnect
+from starlette.types import Send
 
-LEAST_TEMPERATURE = 0.01  # a draft's softmax of less may overflow
+from draftverify import verify_chain_logits
+
+STOPPED = {"error": "the engine has stopped", "status": 503}
+LOG = logging.getLogger("uvicorn.error")
+
+REQUESTS = prometheus.Counter("draftverify_requests", "Requests that have ended", ["outcome"])
+DRAFTED = prometheus.Counter("draftverify_drafted_tokens", "Tokens drafted")
+ACCEPTED = prometheus.Counter("draftverify_accepted_tokens", "Drafted tokens kept")
+RATE = prometheus.Gauge("draftverify_acceptance_rate", "Accepted tokens by drafted ones")
+TOKENS = prometheus.Summary("draftverify_tokens_per_step", "Tokens a request gets by a step")
+SECONDS = prometheus.Summary("draftverify_verification_seconds", "Time of a call for all requests")
+TOGETHER = prometheus.Summary("draftverify_requests_per_verification", "Requests of a call")
 
 
 class Body(BaseModel):
@@ -47,40 +59,187 @@ class Body(BaseModel):
     seed: int = Field(default_factory=lambda: secrets.randbelow(2**32), ge=0, lt=2**63)
     stream: bool = False
 
-    @field_validator("temperature")
-    @classmethod
-    def _not_tiny(cls, value: float) -> float:
-        if 0 < value < LEAST_TEMPERATURE:
-            raise ValueError(f"expected 0 or a number from {LEAST_TEMPERATURE}")  # noqa: TRY003
-        return value
+
+async def body_of(request: Request) -> Body:
+    """Read what a client asks for, or say what is wrong with it."""
+    content = b""
+    try:
+        async for chunk in request.stream():
+            content += chunk
+            if len(content) > 2**20:
+                raise HTTPException(413, "body: expected at most 1 MiB, got more; shorten it")
+        return Body.model_validate_json(content)
+    except ClientDisconnect as error:
+        raise HTTPException(400, "body: expected all of it, got a part") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"])) or "body"
+        message = f"{name}: {first['msg']}, got {first['input']!r:.60}"
+        raise HTTPException(422, message[:300]) from error
+
+
+class Job:
+    """A request on its way: a step writes lines, the response reads them."""
+
+    def __init__(self, prompt: list[int], body: Body, model: Any) -> None:
+        """Begin, within the event loop."""
+        self.body, self.model = body, model.another()
+        self.text = Text(prompt, body.max_tokens, model.tokenizer.eos_token_id)
+        self.randomness = Randomness(body.seed)
+        self.counts = Counter(steps=0, drafted=0, accepted=0)
+        self.outcome = ""  # while lines are to come
+        self.proposal: Proposal  # what a step has to verify
+        self.lines: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._shown, self._loop = 0, asyncio.get_running_loop()
+
+    def add(self, emitted: list[int]) -> None:
+        """Take what a step emits, and tell what can be read of it."""
+        self.counts.update(steps=1, drafted=len(self.proposal.drafted), accepted=len(emitted) - 1)
+        emitted = self.text.add(emitted)
+        TOKENS.observe(len(emitted))
+        ids = self.text.emitted
+        text = self.model.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        if self.text.missing:
+            text = text.rstrip("\ufffd")  # a character with bytes still to come
+        if self.body.stream:
+            self.tell({"text": text[self._shown :], "token_ids": emitted})
+            self._shown = len(text)
+        if not self.text.missing:
+            reason = "stop" if self.text.ended else "length"
+            whole = {} if self.body.stream else {"text": text, "token_ids": ids}
+            end = {"finish_reason": reason, "seed": self.body.seed, **self.counts}
+            self.tell(whole | end, reason)
+
+    def fail(self, error: Exception) -> None:
+        """End with an error."""
+        LOG.error("a request failed", exc_info=error)
+        self.tell({"error": f"{type(error).__name__}: {error}", "status": 500}, "failed")
+
+    def tell(self, line: dict[str, Any], outcome: str = "") -> None:
+        """Pass a line to the response; the last one has an outcome."""
+        self.outcome = outcome
+        self._loop.call_soon_threadsafe(self.lines.put_nowait, line)
+
+
+class Engine:
+    """Serves the oldest jobs, as many as there are slots, step by step; the others wait."""
+
+    def __init__(self, model: Any, method: str, slots: int = 4, places: int = 20) -> None:
+        """Take a model like `speculation.SmolLM2`."""
+        self.model, self.method, self.slots, self.places = model, method, slots, places
+        self.jobs: list[Job] = []  # all whose client is there, the oldest first
+        self.counts = Counter(drafted=0, accepted=0)
+        self.stopped, self.arrived = False, asyncio.Event()
+
+    def submit(self, job: Job) -> Job:
+        """Take a job, if there is a place for it."""
+        if self.stopped or len(self.jobs) >= self.places:
+            reason = STOPPED["error"] if self.stopped else f"all {self.places} places are taken"
+            raise HTTPException(503, f"{reason}; try again", {"Retry-After": "1"})
+        self.jobs.append(job)
+        self.arrived.set()
+        return job
+
+    async def release(self, job: Job) -> None:
+        """Forget a job whose client reads no more; its slot is free behind the step."""
+        self.jobs.remove(job)
+        REQUESTS.labels(job.outcome or "cancelled").inc()
+
+    async def run(self) -> None:
+        """Serve until stopped. A step has a thread; who is served, the event loop says."""
+        try:
+            while not self.stopped:
+                if running := [job for job in self.jobs if not job.outcome][: self.slots]:
+                    await asyncio.to_thread(self._step, running)
+                else:
+                    self.arrived.clear()
+                    await self.arrived.wait()
+        except BaseException:  # a panic of compiled code is not an Exception
+            LOG.exception("the engine failed")
+        self.stopped = True
+        for job in self.jobs:
+            if not job.outcome:
+                job.tell(STOPPED, "failed")
+
+    def _step(self, jobs: list[Job]) -> None:
+        """Draft for each job, verify all together, and hand on what came of it."""
+        for job in jobs:
+            try:
+                job.proposal = propose(
+                    job.text.context,
+                    job.model.draft_logits,
+                    job.model.target_logits,
+                    job.randomness,
+                    # A step emits a token more than it drafts.
+                    draft_length=min(job.body.draft_length, job.text.missing - 1),
+                    temperature=job.body.temperature,
+                )
+            except Exception as error:
+                job.fail(error)
+        if proposed := [job for job in jobs if not job.outcome]:
+            self._verify(proposed)
+
+    def _verify(self, jobs: list[Job]) -> None:
+        """Verify all by one call, without padding, however much each has drafted.
+
+        Should it fail, each is verified alone, with the same result, and the one to blame fails.
+        """
+        parts = [job.proposal for job in jobs]
+        drafted = np.array([token for part in parts for token in part.drafted], dtype=np.int64)
+        TOGETHER.observe(len(jobs))
+        try:
+            with SECONDS.time():
+                verdict = verify_chain_logits(
+                    torch.cat([part.draft for part in parts]),
+                    torch.cat([part.target for part in parts]),
+                    drafted,
+                    [number for part in parts for number in part.uniforms],
+                    temperature=[job.body.temperature for job in jobs],
+                    indptr=np.cumsum([0, *(len(part.drafted) for part in parts)]),
+                    method=self.method,  # type: ignore[arg-type]
+                )
+        except Exception as error:
+            if len(jobs) == 1:
+                jobs[0].fail(error)
+            else:
+                for job in jobs:
+                    self._verify([job])
+            return
+        accepted = int(verdict.num_accepted.sum())
+        DRAFTED.inc(len(drafted))
+        ACCEPTED.inc(accepted)
+        self.counts.update(drafted=len(drafted), accepted=accepted)
+        RATE.set(self.counts["accepted"] / max(self.counts["drafted"], 1))
+        for job, kept, ids in zip(jobs, verdict.num_accepted, verdict.token_ids, strict=True):
+            try:
+                job.add(ids[: kept + 1].tolist())
+            except Exception as error:
+                job.fail(error)
 
 
 class Answer(StreamingResponse):
-    """Lines as they come, or all in one. The base class ends it where the client goes."""
+    """The lines of a job. The base class ends it where the client goes."""
 
-    def __init__(self, engine: Engine, job: Job, stream: bool) -> None:
-        """Begin."""
-        lines = (json.dumps(line) + "\n" async for line in job.lines())
-        super().__init__(lines, media_type="application/x-ndjson")
-        self._engine, self._job, self._stream = engine, job, stream
+    def __init__(self, engine: Engine, job: Job) -> None:
+        """Begin; at the end the job is released."""
+        kind = "application/x-ndjson" if job.body.stream else "application/json"
+        super().__init__((), media_type=kind, background=BackgroundTask(engine.release, job))
+        self._lines = job.lines
 
     async def stream_response(self, send: Send) -> None:
-        """Send; if in one, with a status that says what came of it."""
-        if self._stream:
-            return await super().stream_response(send)
-        *lines, last = [line async for line in self._job.lines()]
-        ids = [token for line in lines for token in line["token_ids"]]
-        text = {"text": "".join(line["text"] for line in lines), "token_ids": ids}
-        whole = JSONResponse(last if "error" in last else text | last, last.get("status", 200))
-        return await whole(self._scope, self._receive, send)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send, and release the job whatever happens."""
-        self._scope, self._receive = scope, receive
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._engine.release(self._job)
+        """Send the lines as they come; the first one has the status."""
+        begun = more = False
+        while more or not begun:
+            try:
+                line = await self._lines.get()
+            except asyncio.CancelledError:  # no longer waited for, by the client or the server
+                line = STOPPED
+            if not begun:
+                start = {"status": line.get("status", 200), "headers": self.raw_headers}
+                await send({"type": "http.response.start", **start})
+            begun, more = True, not line.keys() & {"finish_reason", "error"}
+            text = json.dumps(line) + "\n"
+            await send({"type": "http.response.body", "body": text.encode(), "more_body": more})
 
 
 def app_of(engine: Engine) -> FastAPI:
@@ -88,62 +247,32 @@ def app_of(engine: Engine) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        engine.start()
+        running = asyncio.create_task(engine.run())
         yield
-        await asyncio.to_thread(engine.close)
+        engine.stopped = True
+        engine.arrived.set()
+        await running
 
-    app = FastAPI(title="draftverify", lifespan=lifespan, max_body_size=1 << 20)
+    app = FastAPI(title="draftverify", lifespan=lifespan)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        # FastAPI's own answer repeats the input, of any length, and JSON knows no NaN.
-        engine.metrics.requests.labels("refused").inc()
-        texts, status = [], 422
-        for part in error.errors():
-            name = ".".join(str(name) for name in part["loc"][1:]) or "body"
-            text = f"{name}: {part['msg']}, got {part['input']!r:.60}"
-            if part["type"] == "json_invalid":
-                text, status = f"body: no JSON: {part['ctx']['error']} at character {name}", 400
-            elif isinstance(part["input"], bytes):
-                text = "body: expected JSON, of content type application/json"
-            elif part["type"] == "missing":
-                text = f"{name}: {part['msg']}"
-            texts.append(text)
-        return JSONResponse({"error": "; ".join(texts)[:300]}, status)
-
-    @app.exception_handler(AnyHTTPException)
-    async def refused(request: Request, error: AnyHTTPException) -> Response:
-        if request.url.path == "/generate":
-            engine.metrics.requests.labels("refused").inc()
+    @app.exception_handler(HTTPException)
+    async def refused(_: Request, error: HTTPException) -> Response:
+        REQUESTS.labels("refused").inc()
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
-    tokenizing = asyncio.Lock()
-
     @app.post("/generate")
-    async def generate(body: Body) -> Response:
-        async with tokenizing:
-            encoded = await asyncio.to_thread(engine.model.tokenizer, body.prompt)
-        prompt, room = list(encoded["input_ids"]), engine.context - body.draft_length
-        if not prompt:
-            raise HTTPException(422, "prompt: expected a token at least, got none")
-        if len(prompt) + body.max_tokens > room:
-            message = (
-                f"expected at most {room} tokens in all, got {len(prompt)} and {body.max_tokens}"
-            )
-            raise HTTPException(422, f"prompt and max_tokens: {message}; shorten one of them")
-        temperature = 0.0 if engine.method == "greedy" else body.temperature
-        settings = Settings(body.max_tokens, temperature, body.draft_length, body.seed)
-        job = Job(prompt, settings, engine.model)
-        try:
-            engine.submit(job)
-        except UnavailableError as error:
-            raise HTTPException(503, str(error), {"Retry-After": "1"}) from error
-        return Answer(engine, job, body.stream)
+    async def generate(request: Request) -> Response:
+        body, tokenizer = await body_of(request), engine.model.tokenizer
+        prompt = (await asyncio.to_thread(tokenizer, body.prompt))["input_ids"]
+        room = engine.model.longest - body.max_tokens
+        if not 1 <= len(prompt) <= room:
+            message = f"prompt: expected 1 to {room} tokens beside max_tokens, got {len(prompt)}"
+            raise HTTPException(422, message)
+        return Answer(engine, engine.submit(Job(prompt, body, engine.model)))
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        text = prometheus.generate_latest(engine.metrics.registry)
-        return Response(text, media_type=prometheus.CONTENT_TYPE_LATEST)
+        return Response(prometheus.generate_latest(), media_type=prometheus.CONTENT_TYPE_LATEST)
 
     @app.get("/health")
     async def health() -> Response:
@@ -155,24 +284,16 @@ def app_of(engine: Engine) -> FastAPI:
 def main(argv: list[str] | None = None) -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description="Serve text whose drafts are verified together.")
-    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--method", choices=METHODS, default="standard")
+    parser.add_argument("--method", choices=("standard", "block"), default="standard")
     parser.add_argument("--slots", type=int, default=4, help="requests served at once")
-    parser.add_argument("--waiting", type=int, default=16, help="requests that may wait for it")
-    parser.add_argument("--context", type=int, default=2048, help="tokens of prompt and text")
     parser.add_argument("--window", type=int, default=32, help="tokens that the draft sees")
-    parser.add_argument(
-        "--grace", type=int, default=10, help="seconds to finish texts in at the end"
-    )
-    options = vars(parser.parse_args(argv))
-    for name, least in {"slots": 1, "waiting": 0, "context": 2, "window": 1, "grace": 0}.items():
-        if options[name] < least:
-            parser.error(f"--{name}: expected a number >= {least}, got {options[name]}")
-    network = {name: options.pop(name) for name in ("host", "port")}
-    grace, window = options.pop("grace"), options.pop("window")
-    app = app_of(Engine(installed_model(window), **options))
-    uvicorn.run(app, **network, timeout_graceful_shutdown=grace)
+    options = parser.parse_args(argv)
+    for name in ("slots", "window"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}: expected a number >= 1, got {getattr(options, name)}")
+    app = app_of(Engine(installed_model(options.window), options.method, options.slots))
+    uvicorn.run(app, port=options.port, timeout_graceful_shutdown=10)
 
 
 if __name__ == "__main__":

@@ -138,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
             median, high = np.percentile(times, [50, 95])
             write(f"{name}: p50 {median:.3f} s, p95 {high:.3f} s\n")
     for line in metrics.splitlines():
-        if not line.startswith("#") and line.split("{")[0].split()[0].endswith(SHOWN):
+        if line.startswith("draftverify_") and line.split("{")[0].split()[0].endswith(SHOWN):
             write(f"{line}\n")
     for error in results.errors:
         sys.stderr.write(f"error: {error}\n")

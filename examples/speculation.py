@@ -39,7 +39,7 @@ class Proposal(NamedTuple):
     drafted: list[int]
     draft: Any
     target: Any
-    uniforms: list[float] | None
+    uniforms: list[float]  # for greedy tokens zeros, which nothing reads
 
 
 def propose(  # noqa: PLR0913 - a step has as many parts
@@ -64,11 +64,14 @@ def propose(  # noqa: PLR0913 - a step has as many parts
         if greedy:
             drafted.append(int(rows[-1].argmax()))
         else:
-            probs = torch.softmax(rows[-1].double() / temperature, dim=-1)
+            row = rows[-1].double()
+            # The most probable token stays at 0, so no temperature makes a quotient overflow.
+            probs = torch.softmax((row - row.max()) / temperature, dim=-1)
             drafted.append(randomness.token(probs))
     target = target_logits_of(context + drafted, draft_length)
     draft = torch.stack(rows) if rows else target[:0]
-    uniforms = None if greedy else randomness.uniforms(draft_length + 1).tolist()
+    number = draft_length + 1
+    uniforms = [0.0] * number if greedy else randomness.uniforms(number).tolist()
     return Proposal(drafted, draft, target, uniforms)
 
 
@@ -139,13 +142,13 @@ class Text:
         return self.context[self._start :]
 
     @property
-    def complete(self) -> bool:
-        """Whether nothing is to come."""
-        return self.ended or len(self.context) >= self._start + self._longest
+    def missing(self) -> int:
+        """How many tokens are to come, unless the text ends before."""
+        return 0 if self.ended else self._start + self._longest - len(self.context)
 
     def add(self, emitted: list[int]) -> list[int]:
         """Take the tokens of a step, and answer those that belong to the text."""
-        emitted = emitted[: self._start + self._longest - len(self.context)]
+        emitted = emitted[: self.missing]
         if self._end_of_text in emitted:
             emitted = emitted[: emitted.index(self._end_of_text)]
             self.ended = True

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,7 +74,6 @@ class Model:
 
 class Examples(NamedTuple):
     generate: Any
-    engine: Any
     serve: Any
     load: Any
 
@@ -86,16 +86,23 @@ def examples() -> Iterator[Examples]:
         lacking("examples are not beside the tests")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(EXAMPLES)
-        names = ("generate", "serve_engine", "serve", "serve_load")
+        names = ("generate", "serve", "serve_load")
         yield Examples(*(importlib.import_module(name) for name in names))
 
 
 class Service:
     """The application in a thread of its own, on a free port."""
 
-    def __init__(self, examples: Examples, model: Any, grace: int = 5, **options: Any) -> None:
+    def __init__(
+        self,
+        examples: Examples,
+        model: Any,
+        method: str = "standard",
+        grace: int = 5,
+        **options: Any,
+    ) -> None:
         uvicorn, httpx = need("uvicorn"), need("httpx")
-        self.engine = examples.engine.Engine(model, **options)
+        self.engine = examples.serve.Engine(model, method, **options)
         app = examples.serve.app_of(self.engine)
         self._socket = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=grace)
@@ -105,13 +112,15 @@ class Service:
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self.client = httpx.Client(base_url=self.url, timeout=SECONDS)
         until(lambda: self.server.started)
+        self._before = self._samples()  # the metrics are the process's
 
     def close(self) -> None:
         self.client.close()
         self.server.should_exit = True
         self._thread.join(SECONDS)
         assert not self._thread.is_alive()
-        assert "engine" not in [thread.name for thread in threading.enumerate()]
+        # The step's thread has ended as well.
+        assert not [thread for thread in threading.enumerate() if "asyncio" in thread.name]
 
     def ask(self, **fields: Any) -> Any:
         return self.client.post("/generate", json=fields)
@@ -120,6 +129,11 @@ class Service:
         return self.client.stream("POST", "/generate", json={**fields, "stream": True})
 
     def metrics(self) -> dict[str, float]:
+        samples = self._samples()
+        counted = (name for name in samples if not name.endswith("rate"))
+        return samples | {name: samples[name] - self._before.get(name, 0) for name in counted}
+
+    def _samples(self) -> dict[str, float]:
         parser = importlib.import_module("prometheus_client.parser")
         families = parser.text_string_to_metric_families(self.client.get("/metrics").text)
         return {
@@ -159,7 +173,7 @@ def wishes(number: int) -> list[dict[str, Any]]:
         {
             "prompt": "abcdefgh"[at % 5 :],
             "max_tokens": 20 + at,
-            "temperature": [1.0, 0.7, 0.0, 1.5][at % 4],
+            "temperature": [1.0, 0.7, 0.0, 1.5, 5e-324][at % 5],
             "draft_length": [4, 1, 6, 2, 3][at % 5],
             "seed": at,
         }
@@ -167,7 +181,7 @@ def wishes(number: int) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("method", ["standard", "block", "greedy"])
+@pytest.mark.parametrize("method", ["standard", "block"])
 def test_texts_in_company_are_those_alone(
     monkeypatch: pytest.MonkeyPatch, examples: Examples, method: str
 ) -> None:
@@ -175,7 +189,7 @@ def test_texts_in_company_are_those_alone(
     fields[5]["draft_length"] = fields[10]["draft_length"] = 0  # plain sampling among them
     expected = [alone(examples, model, method, wish) for wish in fields]
     calls: list[list[int]] = []
-    verify = examples.engine.verify_chain_logits
+    verify = examples.serve.verify_chain_logits
 
     def watched(*arguments: Any, **options: Any) -> Any:
         calls.append(np.diff(options["indptr"]).tolist())
@@ -183,7 +197,7 @@ def test_texts_in_company_are_those_alone(
         assert len(options["temperature"]) == len(calls[-1])
         return verify(*arguments, **options)
 
-    monkeypatch.setattr(examples.engine, "verify_chain_logits", watched)
+    monkeypatch.setattr(examples.serve, "verify_chain_logits", watched)
     with served(examples, model, method=method, slots=5) as service:
         # No step ends before all have come.
         model.before = lambda _: until(lambda: service.server.should_exit or everyone.is_set())
@@ -201,6 +215,8 @@ def test_texts_in_company_are_those_alone(
         assert len(body["token_ids"]) == fields[at]["max_tokens"]
         assert body["text"] == model.tokenizer.decode(body["token_ids"])
         assert body["finish_reason"] == "length"
+        # Nothing is drafted that the text has no room for.
+        assert body["accepted"] + body["steps"] == len(body["token_ids"])
     # Five requests a call, and not of one length.
     assert max(len(lengths) for lengths in calls) == 5
     assert max(len(set(lengths)) for lengths in calls) > 2
@@ -254,10 +270,14 @@ def test_a_character_is_not_sent_in_halves(examples: Examples) -> None:
     async def pieces() -> list[str]:
         model = Model()
         model.tokenizer = Bytes()
-        job = examples.engine.Job([1], examples.engine.Settings(7, 1.0, 1, 0), model)
+        body = examples.serve.Body(prompt="A", max_tokens=7, stream=True)
+        job = examples.serve.Job([1], body, model)
         for emitted in ([0x41, 0xF0], [0x9F], [0x99, 0x82], [0x42, 0xE2]):
-            job.add(1, emitted)
-        return [line["text"] async for line in job.lines() if "text" in line]
+            job.proposal = SimpleNamespace(drafted=emitted[1:])
+            job.add(emitted)
+        lines = [await job.lines.get() for _ in range(5)]
+        assert lines[4]["finish_reason"] == job.outcome == "length"
+        return [line["text"] for line in lines[:4]]
 
     assert asyncio.run(pieces()) == ["A", "", "\U0001f642", "B\ufffd"]
 
@@ -272,16 +292,15 @@ def test_a_client_that_leaves_frees_its_slot(examples: Examples) -> None:
 
     model.before = before
     endless = {"prompt": "ab", "max_tokens": 900, "draft_length": 1, "temperature": 1.5}
-    with served(examples, model, slots=1, waiting=1) as service:
+    with served(examples, model, slots=1, places=2) as service:
         with service.stream(**endless) as response:
             lines = response.iter_lines()  # dropped, it would close the connection
             next(lines)
-            assert service.metrics()["draftverify_running_requests"] == 1
             # Another one leaves while it waits, and is never begun.
-            with service.stream(**{**endless, "prompt": "ccc"}):
-                assert service.metrics()["draftverify_waiting_requests"] == 1
+            with pytest.raises(httpx.ReadTimeout):
+                service.client.post("/generate", json={**endless, "prompt": "ccc"}, timeout=0.3)
             until(lambda: len(service.engine.jobs) == 1)
-            assert service.metrics()["draftverify_waiting_requests"] == 0
+            assert service.metrics()["draftverify_requests_total/cancelled"] == 1
         until(lambda: not service.engine.jobs)
         # One that wants the whole text leaves as well.
         with pytest.raises(httpx.ReadTimeout):
@@ -292,63 +311,65 @@ def test_a_client_that_leaves_frees_its_slot(examples: Examples) -> None:
         metrics = service.metrics()
         assert metrics["draftverify_requests_total/cancelled"] == 3
         assert metrics["draftverify_requests_total/length"] == 1
-        assert metrics["draftverify_running_requests"] == 0
         number = len(calls)
         time.sleep(0.1)
         assert len(calls) == number
-    assert [0, 1] in [context[:2] for context in calls]
-    assert [2, 2] not in [context[:2] for context in calls]
+    begun = [context[:2] for context in calls]
+    assert [0, 1] in begun
+    assert [3, 3] in begun
+    assert [2, 2] not in begun
 
 
 BAD = {
-    b'{"prompt"': (400, "body: no JSON"),
-    b"\xff": (400, "parsing the body"),
-    b"[" * 100_000: (400, "parsing the body"),
-    b"": (422, "body: Field required"),
-    b"[1]": (422, "body: "),
-    b"{}": (422, "prompt: Field required"),
-    b'{"prompt": ""}': (422, "prompt: "),
-    b'{"prompt": 1}': (422, "prompt: "),
-    b'{"prompt": "XYZ"}': (422, "prompt: expected a token at least, got none"),
-    b'{"prompt": "%b"}' % (b"a" * 933): (422, "at most 996 tokens in all, got 933 and 64"),
-    b'{"prompt": "ab", "max_tokens": 999}': (422, "at most 996 tokens in all, got 2 and 999"),
-    b'{"prompt": "\\ud800"}': (422, "prompt: "),
-    b'{"prompt": "a", "\\ud800": 1}': (422, "\\ud800"),
-    b'{"prompt": "a", "colour": "red"}': (422, "colour: Extra inputs are not permitted"),
-    json.dumps({"prompt": "a"} | dict.fromkeys(range(9999))).encode(): (422, "0: Extra inputs are"),
-    b'{"prompt": "a", "temperature": -1}': (422, "temperature: "),
-    b'{"prompt": "a", "temperature": 1e-5}': (422, "expected 0 or a number from 0.01, got 1e-05"),
-    b'{"prompt": "a", "temperature": NaN}': (422, "temperature: "),
-    b'{"prompt": "a", "temperature": Infinity}': (422, "temperature: "),
-    b'{"prompt": "a", "max_tokens": 0}': (422, "max_tokens: "),
-    b'{"prompt": "a", "max_tokens": 4097}': (422, "max_tokens: "),
-    b'{"prompt": "a", "max_tokens": true}': (422, "max_tokens: "),
-    b'{"prompt": "a", "max_tokens": "5"}': (422, "max_tokens: "),
-    b'{"prompt": "a", "draft_length": 17}': (422, "draft_length: "),
-    b'{"prompt": "a", "draft_length": -1}': (422, "draft_length: "),
-    b'{"prompt": "a", "seed": -1}': (422, "seed: "),
-    b'{"prompt": "a", "seed": 9223372036854775808}': (422, "seed: "),
-    b'{"prompt": "a", "stream": 1}': (422, "stream: "),
+    b'{"prompt"': "body: Invalid JSON: EOF while parsing an object at line 1 column 9, got",
+    b"\xff": "body: Invalid JSON",
+    b"[" * 100_000: "body: Invalid JSON",
+    b"": "body: Invalid JSON",
+    b"[1]": "body: ",
+    b"{}": "prompt: Field required, got {}",
+    b'{"prompt": ""}': "prompt: ",
+    b'{"prompt": 1}': "prompt: Input should be a valid string, got 1",
+    b'{"prompt": "XYZ"}': "prompt: expected 1 to 936 tokens beside max_tokens, got 0",
+    b'{"prompt": "%b"}'
+    % (b"a" * 937): "prompt: expected 1 to 936 tokens beside max_tokens, got 937",
+    b'{"prompt": "ab", "max_tokens": 999}': "prompt: expected 1 to 1 tokens",
+    b'{"prompt": "\\ud800"}': "body: Invalid JSON",
+    b'{"prompt": "a", "\\ud800": 1}': "body: Invalid JSON",
+    b'{"prompt": "a", "colour": "red"}': "colour: Extra inputs are not permitted",
+    json.dumps({"prompt": "a"} | dict.fromkeys(range(9999))).encode(): "0: Extra inputs are",
+    b'{"prompt": "a", "temperature": -1}': "equal to 0, got -1",
+    b'{"prompt": "a", "temperature": NaN}': "temperature: ",
+    b'{"prompt": "a", "temperature": Infinity}': "temperature: ",
+    b'{"prompt": "a", "max_tokens": 0}': "max_tokens: ",
+    b'{"prompt": "a", "max_tokens": 4097}': "max_tokens: ",
+    b'{"prompt": "a", "max_tokens": true}': "max_tokens: ",
+    b'{"prompt": "a", "max_tokens": "5"}': "max_tokens: ",
+    b'{"prompt": "a", "draft_length": 17}': "draft_length: ",
+    b'{"prompt": "a", "draft_length": -1}': "draft_length: ",
+    b'{"prompt": "a", "seed": -1}': "seed: ",
+    b'{"prompt": "a", "seed": 9223372036854775808}': "seed: ",
+    b'{"prompt": "a", "stream": 1}': "stream: ",
 }
 
 
 def test_bad_requests_are_told_what_is_bad(examples: Examples) -> None:
     headers = {"content-type": "application/json"}
     with served(examples, Model()) as service:
-        for content, (status, text) in BAD.items():
+        for content, text in BAD.items():
             answer = service.client.post("/generate", content=content, headers=headers)
-            assert answer.status_code == status, content[:80]
+            assert answer.status_code == 422, content[:80]
             assert text in answer.json()["error"], content[:80]
             assert len(answer.content) < 400
-        answer = service.client.post("/generate", content=b'{"prompt": "a"}')
-        assert answer.status_code == 422
-        assert "content type application/json" in answer.json()["error"]
-        large = service.client.post("/generate", content=b" " * 2**21, headers=headers)
-        assert large.status_code == 413
+        # Too large, with a length that is told before, and without.
+        for large in (b" " * 2**21, iter([b" " * 2**20] * 2)):
+            answer = service.client.post("/generate", content=large, headers=headers)
+            assert answer.status_code == 413
+            assert "at most 1 MiB" in answer.json()["error"]
+        assert service.metrics()["draftverify_requests_total/refused"] == len(BAD) + 2
         assert service.client.get("/generate").status_code == 405
-        assert service.client.get("/nowhere").json() == {"error": "Not Found"}
+        assert service.client.get("/nowhere").status_code == 404
         # The longest that is allowed is allowed, and nothing is left behind.
-        assert service.ask(prompt="a" * 932, temperature=0).status_code == 200
+        assert service.ask(prompt="a" * 936, temperature=0).status_code == 200
         assert service.client.get("/health").json() == {"ok": True}
         assert not service.engine.jobs
 
@@ -356,7 +377,7 @@ def test_bad_requests_are_told_what_is_bad(examples: Examples) -> None:
 def test_who_finds_no_place_is_sent_away(examples: Examples) -> None:
     model, free = Model(), threading.Event()
     model.before = lambda _: free.wait(SECONDS)
-    with served(examples, model, slots=1, waiting=1) as service:
+    with served(examples, model, slots=1, places=2) as service:
         with ThreadPoolExecutor(2) as pool:
             answers = [pool.submit(service.ask, prompt="ab", max_tokens=4) for _ in range(2)]
             until(lambda: len(service.engine.jobs) == 2)
@@ -376,7 +397,7 @@ def test_who_finds_no_place_is_sent_away(examples: Examples) -> None:
 def test_an_error_is_of_one_request_alone(examples: Examples, where: str) -> None:
     model, fields = Model(), wishes(4)
     # The third request comes upon it, some steps on, and no other one may: they start elsewhere.
-    fields[2] = {**fields[2], "prompt": "kj", "temperature": 0.0, "max_tokens": 9}
+    fields[2] = {**fields[2], "prompt": "kj", "temperature": 0.0, "max_tokens": 20}
     expected = [alone(examples, model, "standard", wish) for wish in fields]
     everyone = threading.Event()
 
@@ -441,23 +462,31 @@ def test_nobody_waits_for_an_engine_that_is_dead(
         assert service.ask(prompt="ab").status_code == 503
 
 
+@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(("tokens", "grace"), [(30, 50), (900, 1)])
 def test_a_text_is_finished_at_shutdown_if_it_can_be(
-    examples: Examples, tokens: int, grace: int
+    examples: Examples, tokens: int, grace: int, stream: bool
 ) -> None:
-    httpx, model = need("httpx"), Model()
-    model.before = lambda _: time.sleep(0.01)
-    with served(examples, model, grace=grace) as service:
-        wish = {"prompt": "ab", "max_tokens": tokens, "temperature": 0.0, "draft_length": 0}
-        with service.stream(**wish) as response:
-            lines = response.iter_lines()
-            next(lines)
-            service.server.should_exit = True
-            if tokens == 30:
-                assert "finish_reason" in list(lines)[-1]
-            else:
-                with pytest.raises(httpx.RemoteProtocolError):
-                    list(lines)
+    model, calls = Model(), 0
+
+    def before(_: object) -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.01)
+
+    model.before = before
+    wish = {"prompt": "ab", "max_tokens": tokens, "temperature": 0.0, "draft_length": 0}
+    with served(examples, model, grace=grace) as service, ThreadPoolExecutor(1) as pool:
+        future = pool.submit(service.ask, **wish, stream=stream)
+        until(lambda: calls > 2)
+        service.server.should_exit = True
+        answer = future.result()
+    last = json.loads(answer.text.splitlines()[-1])
+    if tokens == 30:
+        assert last["finish_reason"] == "length"
+    else:
+        assert answer.status_code == (200 if stream else 503)
+        assert last["error"] == "the engine has stopped"
 
 
 def test_the_load_test_counts_what_it_sees(
@@ -472,7 +501,8 @@ def test_the_load_test_counts_what_it_sees(
         assert "18 complete, 3 left, 3 refused, 0 errors" in output
         assert "first tokens: p50 " in output
         assert "a token: p50 " in output
-        assert 'draftverify_requests_total{outcome="length"} 18.0' in output
+        assert 'draftverify_requests_total{outcome="length"} ' in output
+        assert service.metrics()["draftverify_requests_total/length"] == 18
         model.before = lambda _: 1 / 0
         assert examples.load.main([*arguments[:2], "--requests", "2"]) == 1
         assert "2 errors" in capsys.readouterr().out
@@ -491,13 +521,13 @@ def test_real_texts_in_company_are_those_alone(
         )
     ]
     expected = [alone(examples, model, "block", wish) for wish in fields]
-    propose, both = examples.engine.propose, threading.Event()
+    propose, both = examples.serve.propose, threading.Event()
 
     def wait(*arguments: Any, **options: Any) -> Any:
         both.wait(SECONDS)
         return propose(*arguments, **options)
 
-    monkeypatch.setattr(examples.engine, "propose", wait)
+    monkeypatch.setattr(examples.serve, "propose", wait)
     with served(examples, model, method="block") as service, ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(service.ask, **wish) for wish in fields]
         until(lambda: len(service.engine.jobs) == 2)
@@ -512,25 +542,32 @@ def test_real_texts_in_company_are_those_alone(
 
 
 def test_who_left_while_waiting_takes_no_slot(examples: Examples) -> None:
-    engine = examples.engine.Engine(Model(), slots=2)
-    settings = examples.engine.Settings(2, 0.0, 1, 0)
+    engine = examples.serve.Engine(Model(), "block", slots=2)
+    body = examples.serve.Body(prompt="b", max_tokens=2)
+    served: list[Any] = []
 
-    async def jobs() -> list[Any]:
-        return [examples.engine.Job([1], settings, engine.model) for _ in range(6)]
+    def step(jobs: list[Any]) -> None:
+        served.append(jobs)
+        engine.stopped = True
 
-    waiting = asyncio.run(jobs())
-    for job in waiting:
-        engine.submit(job)
-    for job in waiting[:4]:
-        engine.release(job)
-    assert engine._admit()
-    assert engine.running == waiting[4:]
+    engine._step = step
+
+    async def run() -> list[Any]:
+        jobs = [examples.serve.Job([1], body, engine.model) for _ in range(6)]
+        for job in jobs:
+            engine.submit(job)
+        for job in jobs[:3]:
+            await engine.release(job)
+        await engine.run()
+        return jobs
+
+    assert served == [asyncio.run(run())[3:5]]
 
 
 def test_numbers_of_the_command_line(
     examples: Examples, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for arguments in (["--slots", "0"], ["--waiting", "-5"], ["--window", "0"], ["--grace", "-1"]):
+    for arguments in (["--slots", "0"], ["--window", "-1"]):
         with pytest.raises(SystemExit) as caught:
             examples.serve.main(arguments)
         assert caught.value.code == 2
