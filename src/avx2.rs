@@ -5,10 +5,11 @@
 //! operations on the same lanes in the same order, hence the same bits.
 
 use std::arch::x86_64::{
-    __m256d, __m256i, _mm_add_pd, _mm_add_sd, _mm_cvtsd_f64, _mm_unpackhi_pd, _mm256_add_pd,
-    _mm256_castpd_si256, _mm256_castpd256_pd128, _mm256_castsi256_pd, _mm256_extractf128_pd,
-    _mm256_max_pd, _mm256_min_pd, _mm256_mul_pd, _mm256_or_si256, _mm256_set1_pd,
-    _mm256_setzero_pd, _mm256_setzero_si256, _mm256_slli_epi64, _mm256_sub_pd,
+    __m256d, __m256i, _MM_HINT_T0, _mm_add_pd, _mm_add_sd, _mm_cvtsd_f64, _mm_prefetch,
+    _mm_unpackhi_pd, _mm256_add_pd, _mm256_castpd_si256, _mm256_castpd256_pd128,
+    _mm256_castsi256_pd, _mm256_extractf128_pd, _mm256_max_pd, _mm256_min_pd, _mm256_mul_pd,
+    _mm256_or_si256, _mm256_set1_pd, _mm256_setzero_pd, _mm256_setzero_si256, _mm256_slli_epi64,
+    _mm256_sub_pd,
 };
 use std::mem::MaybeUninit;
 
@@ -19,6 +20,10 @@ use crate::scalar::{Scalar, Wide};
 
 /// Groups that are divided at a time: one test says whether all of them can be multiplied instead.
 const AT_A_TIME: usize = 4;
+
+const CACHE_LINE: usize = 64;
+/// How far ahead memory is asked for, in bytes. Anything from 2 to 8 kB is as good.
+const AHEAD: usize = 4096;
 
 /// The lanes folded 8-4-2-1.
 #[inline(always)]
@@ -123,6 +128,16 @@ pub(crate) struct Avx2;
 impl Instructions for Avx2 {
     const FUSED: bool = true;
     type Divisor<W: Wide> = <W as Vector>::Divisor;
+
+    #[inline(always)]
+    fn ask_ahead<T>(group: &[T; LANES]) {
+        for line in (0..size_of_val(group)).step_by(CACHE_LINE) {
+            let address = group.as_ptr().wrapping_byte_add(AHEAD + line);
+            // SAFETY: a hint, which reads nothing; an address that is nobody's, as behind the end of
+            // a row, is ignored.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+        }
+    }
 
     #[inline(always)]
     fn divisor<W: Wide>(mass: W, entries: usize) -> Self::Divisor<W> {

@@ -75,6 +75,7 @@ fn sum<I: Instructions, T: Scalar>(entries: &[T], scale: f32) -> f64 {
     let (groups, rest) = entries.as_chunks::<LANES>();
     let mut lanes = [0.0_f32; LANES];
     for group in groups {
+        I::ask_ahead(group);
         for lane in 0..LANES {
             lanes[lane] += exp2::<I>(narrowed(group[lane].logit()) * scale);
         }

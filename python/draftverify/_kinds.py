@@ -192,8 +192,7 @@ class _Torch:
         return numpy_view
 
     def wrap(self, array: NDArray[Any], dtype: str, device: str) -> Any:  # noqa: ARG002
-        import torch  # noqa: PLC0415 - the caller has imported it
-
+        torch = sys.modules["torch"]
         tensor = torch.from_numpy(array)
         return tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor
 

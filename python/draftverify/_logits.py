@@ -128,7 +128,7 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
         lengths,
         indptr,
         bonus_token_ids,
-        greedy=rule == "greedy" or bool(np.all(target_temperature == 0)),
+        greedy=rule == "greedy" or _is_zero(target_temperature),
     )
     settings = {
         "temperature": target_temperature,
@@ -169,6 +169,11 @@ def _number(name: str, value: Any) -> float | NDArray[np.float64]:
         return value
     numbers = _tokens.as_numbers(name, value, "a number, or one for each request")
     return numbers if numbers.ndim else float(numbers)
+
+
+def _is_zero(numbers: float | NDArray[np.float64]) -> bool:
+    """Whether a number is 0, or all of them are."""
+    return numbers == 0 if isinstance(numbers, float) else not numbers.any()
 
 
 def _integer(name: str, value: Any) -> int | NDArray[np.int64]:

@@ -67,8 +67,9 @@ def as_indices(token_ids: Any, rows: int, vocabulary: int) -> NDArray[np.int64]:
 
 def as_integers(name: str, numbers: Any, expected: str = "integers") -> NDArray[np.int64]:
     """Take an integer array, or a list of integers or of such lists, as a packed int64 array."""
-    if type(numbers) is np.ndarray and numbers.dtype.char in "ilq":
-        return _packed(numbers, np.int64)
+    view = _plain(numbers)
+    if view is not None and view.dtype.char in "ilq":
+        return _packed(view, np.int64)
     if isinstance(numbers, list | tuple):
         if numbers and all(isinstance(row, list | tuple) for row in numbers):
             if len({len(row) for row in numbers}) > 1:
@@ -117,8 +118,9 @@ def as_flag(name: str, flag: object) -> bool:
 def as_uniforms(numbers: Any) -> NDArray[np.float64]:
     """Copy uniform numbers of any library, or a list of floats, to a float64 array."""
     name, expected = "uniforms", "float32 or float64 numbers"
-    if type(numbers) is np.ndarray and numbers.dtype.char in "fd":
-        return _packed(numbers, np.float64)
+    view = _plain(numbers)
+    if view is not None and view.dtype.char in "fd":
+        return _packed(view, np.float64)
     if isinstance(numbers, list | tuple):
         listed = as_numbers(name, numbers, expected)
         # As NumPy sees the list: one of ints alone, or of float16, is refused as such an array is.
@@ -168,6 +170,11 @@ def in_int64(name: str, token: int, vocabulary: int, place: str = "") -> int:
     if not _INT64.min <= token <= _INT64.max:
         raise _outside(name, token, vocabulary, place)
     return token
+
+
+def _plain(numbers: Any) -> NDArray[Any] | None:
+    """See a plain array as one of NumPy's; Torch's bfloat16 is seen as 16-bit integers."""
+    return numbers if type(numbers) is np.ndarray else plain_view(numbers)
 
 
 def _packed(numbers: NDArray[Any] | float, dtype: type[_ScalarT]) -> NDArray[_ScalarT]:

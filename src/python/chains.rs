@@ -5,6 +5,7 @@ use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUnt
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use super::array::{Array, Dtype};
 use super::{by_dtype, misuse, run};
@@ -45,14 +46,16 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Requests {
     type Error = PyErr;
 
     fn extract(requests: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        let part = |name| requests.getattr(name);
+        // A tuple whose parts have names.
+        let parts = requests.cast::<PyTuple>()?;
+        let part = |index| parts.get_item(index);
         Ok(Self {
-            number: part("number")?.extract()?,
-            width: part("width")?.extract()?,
-            lengths: numbers_of(&part("lengths")?)?,
-            token_ids: numbers_of(&part("token_ids")?)?,
-            uniforms: numbers_of(&part("uniforms")?)?,
-            bonus_token_ids: numbers_of(&part("bonus_token_ids")?)?,
+            number: part(0)?.extract()?,
+            width: part(1)?.extract()?,
+            lengths: numbers_of(&part(2)?)?,
+            token_ids: numbers_of(&part(3)?)?,
+            uniforms: numbers_of(&part(4)?)?,
+            bonus_token_ids: numbers_of(&part(5)?)?,
         })
     }
 }
