@@ -168,6 +168,8 @@ impl Instructions for Avx2 {
                 }
             } else {
                 for (draft, target) in pairs {
+                    Self::ask_ahead(draft);
+                    Self::ask_ahead(target);
                     sum.add(draft, target);
                 }
             }

@@ -64,6 +64,7 @@ mod naive;
 mod naive_chain;
 #[cfg(test)]
 mod naive_logits;
+mod pair;
 mod parallel;
 mod probabilities;
 #[cfg(feature = "python")]

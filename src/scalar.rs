@@ -9,6 +9,7 @@ use std::ops::{BitAnd, BitOr, Div, Sub};
 
 use half::{bf16, f16};
 
+use crate::lanes::SUB_BLOCK;
 #[cfg(target_arch = "x86_64")]
 use crate::{entries::Entries, registers::Vector};
 
@@ -65,6 +66,9 @@ pub trait Scalar: Storage + Entries + Send + Sync + std::fmt::Debug + 'static {
     #[doc(hidden)]
     /// What a row that cannot be answered is filled with.
     const NAN: Self;
+    #[doc(hidden)]
+    /// A sub-block of a row that is 0 there.
+    const ZEROS: &'static [Self; SUB_BLOCK];
     #[doc(hidden)]
     /// The sign bit and the top bit of the exponent. Both are 0 in every probability; where one of
     /// them is set, the entry is negative, -0.0, NaN, infinite, or at least 2.
@@ -161,6 +165,7 @@ impl Scalar for f32 {
 
     const NAME: &'static str = "float32";
     const NAN: Self = f32::NAN;
+    const ZEROS: &'static [Self; SUB_BLOCK] = &[0.0; SUB_BLOCK];
     const SUSPECT: u32 = 0xC000_0000;
 
     #[inline(always)]
@@ -193,6 +198,7 @@ impl Scalar for f64 {
 
     const NAME: &'static str = "float64";
     const NAN: Self = f64::NAN;
+    const ZEROS: &'static [Self; SUB_BLOCK] = &[0.0; SUB_BLOCK];
     const SUSPECT: u64 = 0xC000_0000_0000_0000;
 
     #[inline(always)]
@@ -225,6 +231,7 @@ impl Scalar for bf16 {
 
     const NAME: &'static str = "bfloat16";
     const NAN: Self = bf16::NAN;
+    const ZEROS: &'static [Self; SUB_BLOCK] = &[bf16::ZERO; SUB_BLOCK];
     const SUSPECT: u16 = 0xC000;
 
     #[inline(always)]
@@ -260,6 +267,7 @@ impl Scalar for f16 {
 
     const NAME: &'static str = "float16";
     const NAN: Self = f16::NAN;
+    const ZEROS: &'static [Self; SUB_BLOCK] = &[f16::ZERO; SUB_BLOCK];
     const SUSPECT: u16 = 0xC000;
 
     /// Move exponent and mantissa to their places in a float32 and multiply by the difference of
