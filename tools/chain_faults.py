@@ -147,7 +147,7 @@ CHAIN_FAULTS = (
     logits("drafts never filtered", '_tokens.as_flag("filter_draft", filter_draft)', "False"),
     logits("a negative top_k accepted", "if negative.any():", "if False:"),
     logits("settings of other shapes accepted", "setting.shape != (requests.number,)", "False"),
-    logits("uniforms needed at temperature 0", " or bool(np.all(target_temperature == 0))", ""),
+    logits("uniforms needed at temperature 0", " or _is_zero(target_temperature)", ""),
     tokens(
         "lists of ints taken as uniforms",
         "chain_errors",
