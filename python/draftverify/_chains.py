@@ -134,6 +134,12 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
     ChainVerdict(num_accepted=array([0, 1], dtype=int32), token_ids=array([[ 1, -1, -1],
            [ 1,  0, -1]], dtype=int32))
     """
+    if lengths is None and indptr is None and bonus_token_ids is None:
+        plain = _core.verify_plain_chains(
+            draft_probs, target_probs, draft_token_ids, uniforms, method
+        )
+        if plain is not None:
+            return ChainVerdict(*plain)
     rule = method_of(method)
     if rule == "greedy":
         draft_probs = uniforms = None  # not read, and so not looked at

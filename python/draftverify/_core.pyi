@@ -82,4 +82,15 @@ def verify_logits_chains(
     bfloat16: bool,
     settings: tuple[Any, ...],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
+def verify_plain_chains(
+    draft: object, target: object, token_ids: object, uniforms: object, method: object
+) -> tuple[Any, Any] | None: ...
+def verify_plain_logits_chains(
+    draft: object,
+    target: object,
+    token_ids: object,
+    uniforms: object,
+    method: object,
+    settings: tuple[object, ...],
+) -> tuple[Any, Any] | None: ...
 def rate_rows(draft: NDArray[Any], target: NDArray[Any], bfloat16: bool) -> NDArray[np.float64]: ...

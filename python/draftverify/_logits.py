@@ -113,6 +113,17 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
     >>> verify_chain_logits(draft, target, [[0]], [[0.7, 0.3]])
     ChainVerdict(num_accepted=array([0], dtype=int32), token_ids=array([[ 1, -1]], dtype=int32))
     """
+    if lengths is None and indptr is None and bonus_token_ids is None:
+        plain = _core.verify_plain_logits_chains(
+            draft_logits,
+            target_logits,
+            draft_token_ids,
+            uniforms,
+            method,
+            (temperature, draft_temperature, top_k, top_p, min_p, filter_draft),
+        )
+        if plain is not None:
+            return ChainVerdict(*plain)
     rule = method_of(method)
     if rule == "greedy":
         draft_logits = uniforms = None  # not read, and so not looked at

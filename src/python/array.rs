@@ -4,11 +4,12 @@ use std::ops::Range;
 use std::os::raw::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use numpy::ndarray::Dimension;
 use numpy::npyffi::{
     NPY_ARRAY_ALIGNED, NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_WRITEABLE, NPY_TYPES, NpyTypes,
     PY_ARRAY_API, get_type_object,
 };
-use numpy::{PyArray1, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{Element, PyArray, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
@@ -47,12 +48,10 @@ impl<'a, 'py> Array<'a, 'py> {
     /// `None` for all but NumPy arrays proper of a floating dtype. With `bfloat16`, arrays of
     /// 16-bit integers hold the bits of that type, since NumPy alone has no such dtype.
     pub(super) fn known(object: &'a Bound<'py, PyAny>, bfloat16: bool) -> Option<Self> {
-        let py = object.py();
-        // SAFETY: reads a pointer from NumPy's table of types, filled when NumPy is imported.
-        let ndarray = unsafe { get_type_object(py, NpyTypes::PyArray_Type) };
-        if object.get_type_ptr() != ndarray {
+        if !is_ndarray(object) {
             return None;
         }
+        let py = object.py();
         // SAFETY: the type was just compared.
         let object = unsafe { object.cast_unchecked::<PyUntypedArray>() };
         // SAFETY: an array holds a reference to its dtype, and both structures begin with these
@@ -169,21 +168,6 @@ impl<'a, 'py> Array<'a, 'py> {
 }
 
 impl Array<'_, '_> {
-    /// A NumPy array proper of int64 that is one packed vector in memory.
-    pub(super) fn integers<'a, 'py>(
-        object: &'a Bound<'py, PyAny>,
-    ) -> Option<&'a Bound<'py, PyArray1<i64>>> {
-        // SAFETY: reads a pointer from NumPy's table of types, filled when NumPy is imported.
-        let ndarray = unsafe { get_type_object(object.py(), NpyTypes::PyArray_Type) };
-        if object.get_type_ptr() != ndarray {
-            return None;
-        }
-        let array = object.cast::<PyArray1<i64>>().ok()?;
-        // SAFETY: reads the flags of a live array.
-        let flags = unsafe { (*array.as_array_ptr()).fields.flags };
-        (flags & PACKED == PACKED).then_some(array)
-    }
-
     /// Whether the entries lie one after the other, at addresses that suit them, and may be written
     /// to.
     pub(super) fn is_packed_and_writable(&self) -> bool {
@@ -200,6 +184,26 @@ impl Array<'_, '_> {
             own.end <= other.start || other.end <= own.start
         })
     }
+}
+
+/// Whether an object is a NumPy array proper, of no class that is derived.
+pub(super) fn is_ndarray(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: reads a pointer from NumPy's table of types, filled when NumPy is imported.
+    let ndarray = unsafe { get_type_object(object.py(), NpyTypes::PyArray_Type) };
+    object.get_type_ptr() == ndarray
+}
+
+/// A NumPy array proper of a dtype and a number of axes whose entries lie one after the other.
+pub(super) fn packed<'a, 'py, N: Element, D: Dimension>(
+    object: &'a Bound<'py, PyAny>,
+) -> Option<&'a Bound<'py, PyArray<N, D>>> {
+    if !is_ndarray(object) {
+        return None;
+    }
+    let array = object.cast::<PyArray<N, D>>().ok()?;
+    // SAFETY: reads the flags of a live array.
+    let flags = unsafe { (*array.as_array_ptr()).fields.flags };
+    (flags & PACKED == PACKED).then_some(array)
 }
 
 /// The addresses from the first byte of an array to behind its last one.

@@ -75,6 +75,18 @@ pub(super) struct Request {
 }
 
 impl Requests {
+    /// Requests with a place for `width` ids each.
+    pub(super) fn padded(
+        number: usize,
+        width: usize,
+        token_ids: Vec<i64>,
+        uniforms: Vec<f64>,
+    ) -> Self {
+        let (token_ids, uniforms) = (Some(token_ids), Some(uniforms));
+        let (lengths, bonus_token_ids) = (None, None);
+        Self { number, width: Some(width), lengths, token_ids, uniforms, bonus_token_ids }
+    }
+
     /// All requests, in order.
     fn each(&self) -> PyResult<Vec<Request>> {
         let mut start = 0;
@@ -200,6 +212,17 @@ pub(super) fn verify_chains<'py>(
     method: &str,
     bfloat16: bool,
 ) -> PyResult<Answer<'py>> {
+    let rows = Array::known_pair(draft, target, bfloat16).ok_or_else(misuse)?;
+    verified(target.py(), rows, &requests, method_of(method)?)
+}
+
+/// Verify the chains of arrays of known dtype.
+pub(super) fn verified<'py>(
+    py: Python<'py>,
+    rows: (Option<Array<'_, 'py>>, Array<'_, 'py>),
+    requests: &Requests,
+    method: Method,
+) -> PyResult<Answer<'py>> {
     fn typed<'py, T: Scalar>(
         py: Python<'py>,
         (draft, target): (Option<Array<'_, 'py>>, Array<'_, 'py>),
@@ -218,7 +241,5 @@ pub(super) fn verify_chains<'py>(
         requests.verified(py, target, chain, |chains| verify_chain(chains, method))
     }
 
-    let rows = Array::known_pair(draft, target, bfloat16).ok_or_else(misuse)?;
-    let method = method_of(method)?;
-    by_dtype!(rows.1.dtype, typed(target.py(), rows, &requests, method))
+    by_dtype!(rows.1.dtype, typed(py, rows, requests, method))
 }

@@ -46,7 +46,8 @@ impl<N: Copy> Setting<N> {
 
 /// What the laws are made with: both temperatures, the target's first, the three filters, and whether
 /// the drafts are filtered.
-type Settings = (Setting<f64>, Setting<f64>, Setting<i64>, Setting<f64>, Setting<f64>, bool);
+pub(super) type Settings =
+    (Setting<f64>, Setting<f64>, Setting<i64>, Setting<f64>, Setting<f64>, bool);
 
 /// Verify checked chains: ``(num_accepted, token_ids)``. Rows and requests are as for
 /// ``verify_chains``.
@@ -59,6 +60,18 @@ pub(super) fn verify_logits_chains<'py>(
     method: &str,
     bfloat16: bool,
     settings: Settings,
+) -> PyResult<Answer<'py>> {
+    let rows = Array::known_pair(draft, target, bfloat16).ok_or_else(misuse)?;
+    verified(target.py(), rows, &requests, method_of(method)?, &settings)
+}
+
+/// Verify the chains of arrays of known dtype.
+pub(super) fn verified<'py>(
+    py: Python<'py>,
+    rows: (Option<Array<'_, 'py>>, Array<'_, 'py>),
+    requests: &Requests,
+    method: Method,
+    settings: &Settings,
 ) -> PyResult<Answer<'py>> {
     fn typed<'py, T: Scalar>(
         py: Python<'py>,
@@ -89,7 +102,5 @@ pub(super) fn verify_logits_chains<'py>(
         requests.verified(py, target, chain, |chains| verify_chain_logits(chains, method))
     }
 
-    let rows = Array::known_pair(draft, target, bfloat16).ok_or_else(misuse)?;
-    let method = method_of(method)?;
-    by_dtype!(rows.1.dtype, typed(target.py(), rows, &requests, method, &settings))
+    by_dtype!(rows.1.dtype, typed(py, rows, requests, method, settings))
 }

@@ -24,6 +24,7 @@ mod array;
 mod chains;
 mod dlpack;
 mod logits;
+mod plain;
 mod rate;
 mod rows;
 mod threads;
@@ -59,6 +60,9 @@ mod _core {
 
     #[pymodule_export]
     use super::logits::verify_logits_chains;
+
+    #[pymodule_export]
+    use super::plain::{verify_plain_chains, verify_plain_logits_chains};
 
     #[pymodule_export]
     use super::rate::rate_rows;

@@ -1,11 +1,11 @@
 //! Rows of drafted tokens, for `draftverify._api`.
 
 use half::{bf16, f16};
-use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
+use numpy::{Ix1, PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyBool;
 
-use super::array::{Array, Dtype, fresh};
+use super::array::{Array, Dtype, fresh, packed};
 use super::torch::{self, Torch};
 use super::{by_dtype, misuse, run};
 use crate::memory::collect;
@@ -129,7 +129,7 @@ fn plain_rows<'py>(
     let py = draft.object.py();
     let shape = draft.object.shape();
     let fits = draft.dtype == target.dtype && shape == target.object.shape();
-    let Some(token_ids) = Array::integers(token_ids) else { return Ok(None) };
+    let Some(token_ids) = packed::<i64, Ix1>(token_ids) else { return Ok(None) };
     let &[rows, vocabulary] = shape else { return Ok(None) };
     if !fits || vocabulary == 0 || token_ids.shape() != [rows] {
         return Ok(None);
