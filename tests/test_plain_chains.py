@@ -88,8 +88,9 @@ def test_both_ways_give_the_same(kind: Kind, method: Any) -> None:
 
 
 def test_rows_may_be_strided() -> None:
-    for logits, call in ((True, verify_chain_logits), (False, verify_chain)):
-        draft, target, ids, uniforms = numbers(logits)
+    calls: tuple[Callable[..., Any], ...] = (verify_chain, verify_chain_logits)
+    for logits, call in enumerate(calls):
+        draft, target, ids, uniforms = numbers(bool(logits))
         expected = call(draft, target, ids, uniforms)
         spread = [np.repeat(np.repeat(each, 2, 0), 3, 2)[::2, :, ::3] for each in (draft, target)]
         turned = [each[::-1, :, ::-1].copy()[::-1, :, ::-1] for each in (draft, target)]
@@ -181,7 +182,7 @@ def test_the_unusual_is_left_to_the_long_way(spoil: Spoil) -> None:
     ],
 )
 def test_unusual_settings_are_left_to_the_long_way(settings: Any) -> None:
-    arguments = (*numbers(True), "standard")
+    arguments: Any = (*numbers(True), "standard")
     assert _core.verify_plain_logits_chains(*arguments, SETTINGS) is not None
     assert _core.verify_plain_logits_chains(*arguments, settings) is None
 
