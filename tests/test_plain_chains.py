@@ -160,9 +160,9 @@ Spoil = Callable[[Any, Any, Any, Any], tuple[Any, ...]]
 def test_the_unusual_is_left_to_the_long_way(spoil: Spoil) -> None:
     for logits in (True, False):
         spoilt = spoil(*numbers(logits))
-        arguments = spoilt if len(spoilt) == 5 else (*spoilt, "standard")
+        arguments: Any = spoilt if len(spoilt) == 5 else (*spoilt, "standard")
         if logits:
-            assert _core.verify_plain_logits_chains(*arguments, SETTINGS) is None
+            assert _core.verify_plain_logits_chains(*arguments, settings=SETTINGS) is None
         else:
             assert _core.verify_plain_chains(*arguments) is None
 
@@ -182,9 +182,9 @@ def test_the_unusual_is_left_to_the_long_way(spoil: Spoil) -> None:
     ],
 )
 def test_unusual_settings_are_left_to_the_long_way(settings: Any) -> None:
-    arguments: Any = (*numbers(True), "standard")
-    assert _core.verify_plain_logits_chains(*arguments, SETTINGS) is not None
-    assert _core.verify_plain_logits_chains(*arguments, settings) is None
+    arguments: list[Any] = [*numbers(True), "standard"]
+    assert _core.verify_plain_logits_chains(*arguments, settings=SETTINGS) is not None
+    assert _core.verify_plain_logits_chains(*arguments, settings=settings) is None
 
 
 @pytest.mark.parametrize("kind", [kind for kind in USUAL if kind.dtype == "float32"], ids=str)
