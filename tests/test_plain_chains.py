@@ -16,6 +16,8 @@ from kinds import KINDS, Kind, need
 REQUESTS, WIDTH, VOCABULARY = 6, 3, 300
 USUAL = [kind for kind in KINDS if kind.library.name in {"numpy", "torch"}]
 SETTINGS = (1.0, None, None, None, None, True)
+SHORT: Any = _core.verify_plain_chains
+SHORT_FOR_LOGITS: Any = _core.verify_plain_logits_chains
 
 
 def numbers(logits: bool, seed: int = 3) -> tuple[Any, Any, Any, Any]:
@@ -162,9 +164,9 @@ def test_the_unusual_is_left_to_the_long_way(spoil: Spoil) -> None:
         spoilt = spoil(*numbers(logits))
         arguments: Any = spoilt if len(spoilt) == 5 else (*spoilt, "standard")
         if logits:
-            assert _core.verify_plain_logits_chains(*arguments, settings=SETTINGS) is None
+            assert SHORT_FOR_LOGITS(*arguments, SETTINGS) is None
         else:
-            assert _core.verify_plain_chains(*arguments) is None
+            assert SHORT(*arguments) is None
 
 
 @pytest.mark.parametrize(
@@ -183,8 +185,8 @@ def test_the_unusual_is_left_to_the_long_way(spoil: Spoil) -> None:
 )
 def test_unusual_settings_are_left_to_the_long_way(settings: Any) -> None:
     arguments: list[Any] = [*numbers(True), "standard"]
-    assert _core.verify_plain_logits_chains(*arguments, settings=SETTINGS) is not None
-    assert _core.verify_plain_logits_chains(*arguments, settings=settings) is None
+    assert SHORT_FOR_LOGITS(*arguments, SETTINGS) is not None
+    assert SHORT_FOR_LOGITS(*arguments, settings) is None
 
 
 @pytest.mark.parametrize("kind", [kind for kind in USUAL if kind.dtype == "float32"], ids=str)
