@@ -71,11 +71,18 @@ def test_both_ways_give_the_same(kind: Kind, method: Any) -> None:
         draft, target, ids, uniforms = made(kind, logits)
         calls: list[Callable[..., Any]] = [verify_chain]
         if logits:
+            options = [
+                {"temperature": 0.5},
+                {"temperature": 2.0},
+                {"top_k": 3},
+                {"top_p": 0.5},
+                {"min_p": 0.2},
+            ]
             calls = [
-                lambda *each, heat=heat: verify_chain_logits(
-                    *each, method=method, temperature=heat, draft_temperature=1.25
+                lambda *each, more=more: verify_chain_logits(
+                    *each, method=method, draft_temperature=1.25, filter_draft=False, **more
                 )
-                for heat in (0.5, 2.0)
+                for more in options
             ]
         for call in calls:
             short = call(draft, target, ids, uniforms)
@@ -87,6 +94,15 @@ def test_both_ways_give_the_same(kind: Kind, method: Any) -> None:
             # All that comes of it is the caller's own.
             short.token_ids[:] = 0
             assert call(draft, target, ids, uniforms).token_ids.tolist() == long.token_ids.tolist()
+
+
+def test_what_else_is_given_is_not_overlooked() -> None:
+    draft, target, ids, uniforms = numbers(False)
+    for arrays in ((ids, uniforms), (ids.tolist(), uniforms.tolist())):
+        verdict = verify_chain(draft, target, *arrays, lengths=[0] * REQUESTS)
+        assert verdict.num_accepted.tolist() == [0] * REQUESTS
+        with pytest.raises(ValueError, match="target_probs: expected shape"):
+            verify_chain(draft, target, *arrays, bonus_token_ids=[0] * REQUESTS)
 
 
 def test_rows_may_be_strided() -> None:

@@ -15,7 +15,27 @@ def logits(name: str, old: str, new: str) -> Fault:
     return Fault(name, "chain_logits", "_logits.py", old, new)
 
 
+def short(name: str, file: str, old: str, new: str) -> Fault:
+    """Spoil what is left to the short way."""
+    return Fault(f"{name} on the short way", "plain_chains", file, old, new)
+
+
 CHAIN_FAULTS = (
+    short(
+        "lengths lost", "_chains.py", "if lengths is None and indptr is None", "if indptr is None"
+    ),
+    short(
+        "bonus ids lost",
+        "_chains.py",
+        " and bonus_token_ids is None:\n        plain",
+        ":\n        plain",
+    ),
+    short(
+        "filters lost",
+        "_logits.py",
+        "(temperature, draft_temperature, top_k, top_p, min_p, filter_draft),",
+        "(temperature, draft_temperature, None, None, None, filter_draft),",
+    ),
     drafted("unknown methods accepted", "if name not in METHODS:", "if False:"),
     drafted(
         "both layouts at once accepted",
