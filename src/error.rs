@@ -4,6 +4,8 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::float_env;
+
 /// One of the two rows that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
@@ -188,7 +190,11 @@ struct Value(f64);
 
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_nan() { f.write_str("nan") } else { write!(f, "{:?}", self.0) }
+        if self.0.is_nan() {
+            return f.write_str("nan");
+        }
+        // Else a thread that takes subnormal numbers for 0 would write out hundreds of digits.
+        float_env::in_default(|| write!(f, "{:?}", self.0))
     }
 }
 

@@ -89,9 +89,10 @@ pub fn verify_chain_logits<T: Scalar>(
     chains: &[LogitsChain<'_, T>],
     method: Method,
 ) -> Result<Vec<Verdict>, Error> {
-    for (request, chain) in chains.iter().enumerate() {
-        chain.check(method, request)?;
-    }
+    float_env::in_default(|| {
+        let mut numbered = chains.iter().enumerate();
+        numbered.try_for_each(|(request, chain)| chain.check(method, request))
+    })?;
     let vocabulary = chains.first().map_or(1, |chain| chain.target_logits.vocabulary());
     each_row(chains.len(), vocabulary, |request, workers| {
         chains[request].verify(method, request, Path::best(), workers)

@@ -66,11 +66,14 @@ pub fn verify_chain<T: Scalar>(
     chains: &[Chain<'_, T>],
     method: Method,
 ) -> Result<Vec<Verdict>, Error> {
-    for (request, chain) in chains.iter().enumerate() {
-        let names = ["draft_probs", "target_probs"];
-        let (draft, target) = (chain.draft_probs, chain.target_probs);
-        chain.drafted().check(method, names, draft, target, request)?;
-    }
+    float_env::in_default(|| {
+        for (request, chain) in chains.iter().enumerate() {
+            let names = ["draft_probs", "target_probs"];
+            let (draft, target) = (chain.draft_probs, chain.target_probs);
+            chain.drafted().check(method, names, draft, target, request)?;
+        }
+        Ok(())
+    })?;
     let vocabulary = chains.first().map_or(1, |chain| chain.target_probs.vocabulary());
     each_row(chains.len(), vocabulary, |request, workers| {
         let chain = &chains[request];

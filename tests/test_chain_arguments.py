@@ -232,15 +232,35 @@ def test_other_float_environments_change_nothing() -> None:
     need("torch")
     code = """
 import numpy as np, torch
-from draftverify import verify_chain
+from draftverify import verify_chain, verify_chain_logits
 draft = np.array([[[1e-310, 1.0 - 1e-310]]])
 target = np.array([[[2e-310, 1.0 - 2e-310], [0.5, 0.5]]])
 def verdicts():
     return [
         verify_chain(draft, target, [[0]], [[uniform, 0.5]], method=method).token_ids.tolist()
         for method in ("standard", "block") for uniform in (0.0, 0.75, 1e-310)
-    ]
+    ] + smallest()
+one, tiny = np.array([[[1.0, 0.0]]]), np.array([[[1e-41, 1.0], [0.5, 0.5]]])
+single, ids = np.array([[1e-40, 0.25]], np.float32), np.array([[0]])
+def smallest():
+    found = []
+    for numbers in (single, torch.from_numpy(single), torch.from_numpy(single)[None, 0, :]):
+        for tokens in (ids, [[0]], torch.from_numpy(ids)):
+            found.append(verify_chain(one, tiny, tokens, numbers).num_accepted.tolist())
+    for call in (
+        lambda: verify_chain(one, tiny, ids, np.array([[-1e-310, 0.25]])),
+        lambda: verify_chain(one, tiny, ids, -single),
+        lambda: verify_chain_logits(one, tiny, ids, single, temperature=-5e-324),
+        lambda: verify_chain_logits(one, tiny, ids, single, draft_temperature=-5e-324),
+    ):
+        try:
+            found.append(call())
+        except ValueError as error:
+            found.append(str(error))
+    return found
 expected = verdicts()
+assert expected[-13:-4] == [[0]] * 9
+assert all(" expected " in words for words in expected[-4:]), expected
 assert torch.set_flush_denormal(True)
 assert verdicts() == expected, (verdicts(), expected)
 assert np.float64(1e-310) * 1 == 0, "switched off"

@@ -21,6 +21,8 @@ __all__ = [
     "speculative_decode_step",
     "verify_chains",
     "verify_logits_chains",
+    "verify_plain_chains",
+    "verify_plain_logits_chains",
 ]
 
 _ArrayT = TypeVar("_ArrayT")

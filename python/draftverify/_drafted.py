@@ -20,7 +20,7 @@ class Numbers(NamedTuple):
     """The arguments that are numbers, as packed arrays of known dtypes, their shapes unchecked."""
 
     token_ids: NDArray[np.int64]
-    uniforms: NDArray[np.float64] | None
+    uniforms: NDArray[np.float32] | NDArray[np.float64] | None
     lengths: NDArray[np.int64] | None
     indptr: NDArray[np.int64] | None
     bonus_token_ids: NDArray[np.int64] | None
@@ -37,7 +37,7 @@ class Requests(NamedTuple):
     width: int | None
     lengths: NDArray[np.int64] | None
     token_ids: NDArray[np.int64]
-    uniforms: NDArray[np.float64] | None
+    uniforms: NDArray[np.float32] | NDArray[np.float64] | None
     bonus_token_ids: NDArray[np.int64] | None
 
 

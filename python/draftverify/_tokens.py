@@ -115,12 +115,15 @@ def as_flag(name: str, flag: object) -> bool:
     raise TypeError(message)
 
 
-def as_uniforms(numbers: Any) -> NDArray[np.float64]:
-    """Copy uniform numbers of any library, or a list of floats, to a float64 array."""
+def as_uniforms(numbers: Any) -> NDArray[np.float32] | NDArray[np.float64]:
+    """Take uniform numbers of any library, or a list of floats, as a packed array.
+
+    float32 stays so: the compiled part widens it, whatever this thread does with small numbers.
+    """
     name, expected = "uniforms", "float32 or float64 numbers"
     view = _plain(numbers)
     if view is not None and view.dtype.char in "fd":
-        return _packed(view, np.float64)
+        return _packed(view, view.dtype.type)
     if isinstance(numbers, list | tuple):
         listed = as_numbers(name, numbers, expected)
         # As NumPy sees the list: one of ints alone, or of float16, is refused as such an array is.
@@ -136,7 +139,7 @@ def as_uniforms(numbers: Any) -> NDArray[np.float64]:
     if dtype not in {"float32", "float64"}:
         message = f"{name}: expected {expected}, got dtype {dtype}; draw them as float32"
         raise TypeError(message)
-    return _packed(array, np.float64)
+    return _packed(array, array.dtype.type)
 
 
 def as_possible(token_ids: Any, rows: int, vocabulary: int) -> NDArray[np.int64]:

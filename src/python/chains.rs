@@ -1,16 +1,19 @@
 //! Chains of drafted tokens, for `draftverify._chains`.
 
 use half::{bf16, f16};
-use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
+use numpy::{
+    Element, Ix1, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods,
+};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use super::array::{Array, Dtype};
+use super::array::{Array, Dtype, packed};
 use super::{by_dtype, misuse, run};
 use crate::chain::{Method, Verdict};
 use crate::error::Error;
+use crate::float_env;
 use crate::memory::{collect, try_collect};
 use crate::probabilities::{Chain, verify_chain};
 use crate::rows::Rows;
@@ -54,7 +57,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Requests {
             width: part(1)?.extract()?,
             lengths: numbers_of(&part(2)?)?,
             token_ids: numbers_of(&part(3)?)?,
-            uniforms: numbers_of(&part(4)?)?,
+            uniforms: uniforms_of(&part(4)?)?,
             bonus_token_ids: numbers_of(&part(5)?)?,
         })
     }
@@ -64,6 +67,18 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Requests {
 pub(super) fn numbers_of<N: Element + Copy>(array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<N>>> {
     let array: Option<PyReadonlyArray1<'_, N>> = array.extract()?;
     array.map(|array| Ok(collect(array.as_slice()?.iter().copied())?)).transpose()
+}
+
+/// A copy of a packed array of float64, or of float32 widened. Not by NumPy, which takes subnormal
+/// numbers for 0 where the calling thread does.
+fn uniforms_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<f64>>> {
+    let Some(floats) = packed::<f32, Ix1>(array) else { return numbers_of(array) };
+    let floats = floats.try_readonly()?;
+    widened(floats.as_slice()?).map(Some)
+}
+
+pub(super) fn widened(floats: &[f32]) -> PyResult<Vec<f64>> {
+    float_env::in_default(|| Ok(collect(floats.iter().copied().map(f64::from))?))
 }
 
 /// One request: its number, where its ids begin, and how many there are.

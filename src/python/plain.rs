@@ -86,11 +86,8 @@ fn requests_of(
         (doubles.shape() == [number, width + 1])
             .then(|| PyResult::Ok(collect(doubles.try_readonly()?.as_slice()?.iter().copied())?))
     } else if let Some(floats) = packed::<f32, Ix2>(uniforms) {
-        (floats.shape() == [number, width + 1]).then(|| {
-            PyResult::Ok(collect(
-                floats.try_readonly()?.as_slice()?.iter().copied().map(f64::from),
-            )?)
-        })
+        (floats.shape() == [number, width + 1])
+            .then(|| chains::widened(floats.try_readonly()?.as_slice()?))
     } else {
         None
     };
