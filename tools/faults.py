@@ -295,7 +295,7 @@ FAULTS = (
     # Torch's results and views.
     kinds(
         "bfloat16 not restored on Torch",
-        "contract",
+        "plain",
         'tensor.view(torch.bfloat16) if dtype == "bfloat16" else tensor',
         "tensor",
     ),
