@@ -106,14 +106,9 @@ def from_logits() -> None:
 
 def from_probabilities(number: int = 32, vocabulary: int = 32_000) -> None:
     """Print many requests from probabilities beside reading what they must read."""
-    laws = [
-        [torch.softmax(each[0], -1).numpy() for each in chain[:2]]
-        for chain in chains(number, vocabulary)
-    ]
-    draft, target = (np.stack(each) for each in zip(*laws, strict=True))
-    rng = np.random.default_rng(1)
-    drafted = np.argmax(np.log(draft) + rng.gumbel(size=draft.shape), -1)
-    uniforms = rng.random((number, DRAFTED + 1))
+    requests = Chain(*(torch.cat(each) for each in zip(*chains(number, vocabulary), strict=True)))
+    draft, target = (torch.softmax(each, -1).numpy() for each in requests[:2])
+    drafted, uniforms = requests.drafted.numpy(), requests.uniforms.numpy()
     kept = draftverify.verify_chain(draft, target, drafted, uniforms).num_accepted
     needed = [target[request, at] for request, at in enumerate(kept)]
     needed += [draft[request, at] for request, at in enumerate(kept) if at < DRAFTED]

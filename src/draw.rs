@@ -66,7 +66,7 @@ impl Sums {
             }
             sums.suspect |= suspect;
         };
-        if workers == Workers::Several && len >= W::SHARED {
+        if workers.share(len, W::SHARED) {
             for (chunk, found) in parallel::map(chunks, pass)?.into_iter().enumerate() {
                 add(chunk, found);
             }

@@ -29,11 +29,15 @@ pub(crate) enum Workers {
 }
 
 impl Workers {
+    /// Whether several threads share what has this length, if it is shared `from` some length on.
+    pub(crate) fn share(self, len: usize, from: usize) -> bool {
+        self == Self::Several && len >= from && parallel::num_threads() > 1
+    }
+
     /// Entries of a row of this length that are worked on at a time. A caller that is alone in any
     /// case takes the row as a whole: preparing each chunk costs a twelfth of the time.
     pub(crate) fn chunk(self, len: usize) -> usize {
-        let shared = self == Self::Several && len >= SHARED_ROW && parallel::num_threads() > 1;
-        if shared { CHUNK } else { len }
+        if self.share(len, SHARED_ROW) { CHUNK } else { len }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Chains of drafted tokens, for `draftverify._chains`.
 
 use half::{bf16, f16};
+use numpy::ndarray::Dimension;
 use numpy::{
     Element, Ix1, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods,
 };
@@ -57,7 +58,10 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Requests {
             width: part(1)?.extract()?,
             lengths: numbers_of(&part(2)?)?,
             token_ids: numbers_of(&part(3)?)?,
-            uniforms: uniforms_of(&part(4)?)?,
+            uniforms: match part(4)? {
+                none if none.is_none() => None,
+                array => Some(uniforms_of::<Ix1>(&array)?.ok_or_else(misuse)?),
+            },
             bonus_token_ids: numbers_of(&part(5)?)?,
         })
     }
@@ -69,16 +73,16 @@ pub(super) fn numbers_of<N: Element + Copy>(array: &Bound<'_, PyAny>) -> PyResul
     array.map(|array| Ok(collect(array.as_slice()?.iter().copied())?)).transpose()
 }
 
-/// A copy of a packed array of float64, or of float32 widened. Not by NumPy, which takes subnormal
-/// numbers for 0 where the calling thread does.
-fn uniforms_of(array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<f64>>> {
-    let Some(floats) = packed::<f32, Ix1>(array) else { return numbers_of(array) };
+/// A copy of packed uniforms, float32 widened; `None` for anything else. NumPy does not widen: it takes
+/// subnormal numbers for 0 where the calling thread does.
+pub(super) fn uniforms_of<D: Dimension>(array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<f64>>> {
+    if let Some(doubles) = packed::<f64, D>(array) {
+        return Ok(Some(collect(doubles.try_readonly()?.as_slice()?.iter().copied())?));
+    }
+    let Some(floats) = packed::<f32, D>(array) else { return Ok(None) };
     let floats = floats.try_readonly()?;
-    widened(floats.as_slice()?).map(Some)
-}
-
-pub(super) fn widened(floats: &[f32]) -> PyResult<Vec<f64>> {
-    float_env::in_default(|| Ok(collect(floats.iter().copied().map(f64::from))?))
+    let floats = floats.as_slice()?.iter().copied();
+    Ok(Some(float_env::in_default(|| collect(floats.map(f64::from)))?))
 }
 
 /// One request: its number, where its ids begin, and how many there are.

@@ -5,7 +5,7 @@
 //! line of Python takes some microseconds. For anything else the answer is `None`: what it is, and
 //! what is wrong with it, is found out in Python.
 
-use numpy::{Ix2, PyArrayMethods, PyUntypedArrayMethods};
+use numpy::{Ix2, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString};
 
@@ -79,19 +79,14 @@ fn requests_of(
     ids: &Bound<'_, PyAny>,
     uniforms: &Bound<'_, PyAny>,
 ) -> PyResult<Option<Requests>> {
-    let Some(ids) = packed::<i64, Ix2>(ids).filter(|ids| ids.shape() == [number, width]) else {
+    let shaped = |array: &Bound<'_, PyAny>, width| {
+        array.cast::<PyUntypedArray>().is_ok_and(|array| array.shape() == [number, width])
+    };
+    if !shaped(ids, width) || !shaped(uniforms, width + 1) {
         return Ok(None);
-    };
-    let uniforms = if let Some(doubles) = packed::<f64, Ix2>(uniforms) {
-        (doubles.shape() == [number, width + 1])
-            .then(|| PyResult::Ok(collect(doubles.try_readonly()?.as_slice()?.iter().copied())?))
-    } else if let Some(floats) = packed::<f32, Ix2>(uniforms) {
-        (floats.shape() == [number, width + 1])
-            .then(|| chains::widened(floats.try_readonly()?.as_slice()?))
-    } else {
-        None
-    };
-    let Some(uniforms) = uniforms.transpose()? else { return Ok(None) };
+    }
+    let Some(ids) = packed::<i64, Ix2>(ids) else { return Ok(None) };
+    let Some(uniforms) = chains::uniforms_of::<Ix2>(uniforms)? else { return Ok(None) };
     let ids = collect(ids.try_readonly()?.as_slice()?.iter().copied())?;
     Ok(Some(Requests::padded(number, width, ids, uniforms)))
 }
