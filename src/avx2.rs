@@ -6,15 +6,14 @@
 
 use std::arch::x86_64::{
     __m256d, __m256i, _MM_HINT_T0, _mm_add_pd, _mm_add_sd, _mm_cvtsd_f64, _mm_prefetch,
-    _mm_unpackhi_pd, _mm256_add_pd, _mm256_castpd_si256, _mm256_castpd256_pd128,
-    _mm256_castsi256_pd, _mm256_extractf128_pd, _mm256_max_pd, _mm256_min_pd, _mm256_mul_pd,
-    _mm256_or_si256, _mm256_set1_pd, _mm256_setzero_pd, _mm256_setzero_si256, _mm256_slli_epi64,
-    _mm256_sub_pd,
+    _mm_unpackhi_pd, _mm256_castpd256_pd128, _mm256_extractf128_pd, _mm256_or_si256,
+    _mm256_setzero_pd, _mm256_setzero_si256,
 };
 use std::mem::MaybeUninit;
 
-use crate::exp::{HIGHEST, LOWEST, ROUND};
-use crate::lanes::{Instructions, LANES, Portable};
+use crate::avx2_powers as powers;
+use crate::glance::Scale;
+use crate::lanes::{Instructions, LANES};
 use crate::registers::{Group, Vector};
 use crate::scalar::{Scalar, Wide};
 
@@ -126,7 +125,6 @@ unsafe fn quotients_of_groups<T: Scalar, const N: usize>(
 pub(crate) struct Avx2;
 
 impl Instructions for Avx2 {
-    const FUSED: bool = true;
     type Divisor<W: Wide> = <W as Vector>::Divisor;
 
     #[inline(always)]
@@ -243,7 +241,6 @@ impl Instructions for Avx2 {
         }
     }
 
-    /// A maximum or minimum of which one is NaN is the second operand.
     #[inline(always)]
     fn split_exponents<T: Scalar>(
         logits: &[T],
@@ -252,30 +249,13 @@ impl Instructions for Avx2 {
         fractions: &mut [MaybeUninit<f64>],
         powers: &mut [MaybeUninit<f64>],
     ) {
-        let (groups, rest) = logits.as_chunks::<LANES>();
-        let (fractions, fractions_rest) = fractions.as_chunks_mut::<LANES>();
-        let (powers, powers_rest) = powers.as_chunks_mut::<LANES>();
         // SAFETY: the processor has AVX2, FMA and F16C: `Path::run` has seen to it.
-        unsafe {
-            let (reference, scale) = (_mm256_set1_pd(reference), _mm256_set1_pd(scale));
-            let (lowest, highest) = (_mm256_set1_pd(LOWEST), _mm256_set1_pd(HIGHEST));
-            let round = _mm256_set1_pd(ROUND);
-            for ((group, fractions), powers) in groups.iter().zip(fractions).zip(powers) {
-                let mut registers = T::load(group).0.widened();
-                let mut found = registers;
-                // No closures, which would not be inlined.
-                for (register, power) in registers.iter_mut().zip(&mut found) {
-                    let t = _mm256_mul_pd(_mm256_sub_pd(*register, reference), scale);
-                    let t = _mm256_min_pd(highest, _mm256_max_pd(lowest, t));
-                    let shifted = _mm256_add_pd(t, round);
-                    *register = _mm256_sub_pd(t, _mm256_sub_pd(shifted, round));
-                    let bits = _mm256_slli_epi64(_mm256_castpd_si256(shifted), 52);
-                    *power = _mm256_castsi256_pd(bits);
-                }
-                registers.write(fractions);
-                found.write(powers);
-            }
-        }
-        Portable::split_exponents(rest, reference, scale, fractions_rest, powers_rest);
+        unsafe { powers::split_exponents(logits, reference, scale, fractions, powers) }
+    }
+
+    #[inline(always)]
+    fn glances<T: Scalar>(logits: &[T], scale: Scale, slots: &mut [MaybeUninit<f32>]) {
+        // SAFETY: as above.
+        unsafe { powers::glances(logits, scale, slots) }
     }
 }

@@ -34,8 +34,8 @@ pub(crate) trait Weights: Copy + Sync {
 
 /// Weights that an id can be drawn from.
 pub(crate) trait Entries: Weights {
-    /// The weights of a sub-block that `sum` has added.
-    fn entries(&self, range: Range<usize>, slots: &mut [f64]);
+    /// The weights of a sub-block that `sum` has added. `#[inline(always)]`, as `sum`.
+    fn entries<I: Instructions>(&self, range: Range<usize>, slots: &mut [f64]);
 }
 
 /// The sums of the sub-blocks of a row.
@@ -80,37 +80,84 @@ impl Sums {
     }
 
     /// The id that a uniform number in `0.0..1.0` selects; none if there is no weight at all.
-    pub(crate) fn draw<W: Entries>(&self, weights: W, uniform: f64) -> Option<usize> {
+    pub(crate) fn draw<W: Entries>(&self, path: Path, weights: W, uniform: f64) -> Option<usize> {
+        Some(self.find(path, weights, uniform)?.id)
+    }
+
+    /// The id that a uniform number selects where it is the same for all weights that are off from
+    /// these by no more than `off_by` altogether, adding them included.
+    ///
+    /// With the weights up to an id adding up to `a` and those behind it to `b`, the id or one in front
+    /// of it is selected if `uniform * (a + b) < a`: if `(1 - uniform) * a - uniform * b` is positive.
+    /// Each weight counts there with one of the two factors.
+    pub(crate) fn draw_surely<W: Entries>(
+        &self,
+        path: Path,
+        weights: W,
+        uniform: f64,
+        off_by: f64,
+    ) -> Option<usize> {
+        let Found { id, before, after } = self.find(path, weights, uniform)?;
+        let (threshold, margin) = (uniform * self.mass, uniform.max(1.0 - uniform) * off_by);
+        (before + margin < threshold && threshold + margin < after).then_some(id)
+    }
+
+    fn find<W: Entries>(&self, path: Path, weights: W, uniform: f64) -> Option<Found> {
         let threshold = uniform * self.mass;
+        let within = |block: usize, before: f64| {
+            path.run(FindPass { weights, start: block * SUB_BLOCK, before, threshold })
+        };
         let mut before = 0.0;
         for (block, sum) in self.blocks.iter().enumerate() {
             let after = before + sum;
             if after > threshold {
-                return within(weights, block, before, threshold);
+                return within(block, before);
             }
             before = after;
         }
         // Rounding can leave none: then the last id of any weight.
         let last = self.blocks.iter().rposition(|sum| *sum > 0.0)?;
-        within(weights, last, f64::NEG_INFINITY, threshold)
+        within(last, f64::NEG_INFINITY)
     }
 }
 
+/// An id, and the running sums before and after its weight.
+struct Found {
+    id: usize,
+    before: f64,
+    after: f64,
+}
+
 /// The first id of a sub-block whose running sum exceeds the threshold, else the last of any weight.
-fn within<W: Entries>(weights: W, block: usize, before: f64, threshold: f64) -> Option<usize> {
-    let range = block * SUB_BLOCK..weights.len().min((block + 1) * SUB_BLOCK);
-    let mut buffer = [0.0; SUB_BLOCK];
-    let entries = &mut buffer[..range.len()];
-    weights.entries(range.clone(), entries);
-    let (mut running, mut last) = (before, None);
-    for (id, weight) in range.zip(&*entries).filter(|(_, weight)| **weight > 0.0) {
-        running += weight;
-        last = Some(id);
-        if running > threshold {
-            break;
+struct FindPass<W> {
+    weights: W,
+    start: usize,
+    before: f64,
+    threshold: f64,
+}
+
+impl<W: Entries> Kernel for FindPass<W> {
+    type Output = Option<Found>;
+
+    #[inline(always)]
+    fn run<I: Instructions>(self) -> Option<Found> {
+        let range = self.start..self.weights.len().min(self.start + SUB_BLOCK);
+        let mut buffer = [0.0; SUB_BLOCK];
+        let entries = &mut buffer[..range.len()];
+        self.weights.entries::<I>(range.clone(), entries);
+        let (mut running, mut found) = (self.before, None);
+        for (id, weight) in range.zip(&*entries) {
+            if *weight > 0.0 {
+                let before = running;
+                running += weight;
+                found = Some(Found { id, before, after: running });
+                if running > self.threshold {
+                    break;
+                }
+            }
         }
+        found
     }
-    last
 }
 
 /// The sums of some sub-blocks, at most a chunk.

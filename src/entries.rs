@@ -10,8 +10,9 @@ use std::mem::MaybeUninit;
 
 use half::{bf16, f16};
 
+use crate::divisor::Divisor;
 use crate::lanes::LANES;
-use crate::registers::{Alternating, Group, Vector};
+use crate::registers::{Group, Vector};
 use crate::scalar::{Scalar, Storage};
 
 /// Sixteen entries of a storage type: how they get into registers and out again.
@@ -120,6 +121,98 @@ impl Entries for f16 {
             let (low, high) =
                 (_mm256_cvtps_ph(group[0], NEAREST), _mm256_cvtps_ph(group[1], NEAREST));
             _mm256_storeu_si256(slots.as_mut_ptr().cast(), _mm256_set_m128i(high, low));
+        }
+    }
+}
+
+/// Sixteen float32, those with even places in the first register and the odd ones in the second: how
+/// 16-bit types are widened with one operation for eight.
+#[derive(Clone, Copy)]
+#[doc(hidden)]
+pub struct Alternating([__m256; 2]);
+
+impl Alternating {
+    /// The entries one after the other.
+    #[inline(always)]
+    unsafe fn in_order(self) -> [__m256; 2] {
+        let Self([even, odd]) = self;
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe {
+            // Entries 0 to 3 and 8 to 11, and the others.
+            let (first, second) = (_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd));
+            [
+                _mm256_permute2f128_ps(first, second, 0x20),
+                _mm256_permute2f128_ps(first, second, 0x31),
+            ]
+        }
+    }
+}
+
+impl Group for Alternating {
+    type Wide = f32;
+    type Divisor = Divisor;
+
+    #[inline(always)]
+    unsafe fn write(self, slots: &mut [MaybeUninit<f32>; LANES]) {
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe { self.in_order().write(slots) }
+    }
+
+    #[inline(always)]
+    unsafe fn excess(draft: Self, target: Self) -> Self {
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe { Self(Group::excess(draft.0, target.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn divided_by<const N: usize>(groups: [Self; N], divisor: &Divisor) -> [Self; N] {
+        let mut registers = [groups[0].0; N];
+        for (registers, group) in registers.iter_mut().zip(groups) {
+            *registers = group.0;
+        }
+        // SAFETY: the processor has AVX2 and FMA: see `Vector`.
+        let registers = unsafe { Group::divided_by(registers, divisor) };
+        let mut groups = groups;
+        for (group, registers) in groups.iter_mut().zip(registers) {
+            group.0 = registers;
+        }
+        groups
+    }
+
+    #[inline(always)]
+    unsafe fn widened(self) -> [__m256d; 4] {
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe { self.in_order().widened() }
+    }
+
+    #[inline(always)]
+    unsafe fn limited(self, limit: f32) -> ([__m256; 2], Option<[__m256; 2]>) {
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe { self.in_order().limited(limit) }
+    }
+
+    /// Lanes 0 4 8 12, then 2 6 10 14, then those after each of these.
+    #[inline(always)]
+    unsafe fn add_to(self, lanes: &mut [__m256d; 4]) {
+        // SAFETY: the processor has AVX2 and FMA: see `Vector`.
+        unsafe { self.0.add_to(lanes) }
+    }
+
+    #[inline(always)]
+    unsafe fn folded_to_four(lanes: [__m256d; 4]) -> __m256d {
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe {
+            // Register `k` ends up with the sums that go to 0, 2, 1 and 3, twice each.
+            let mut four = [_mm256_setzero_pd(); 2];
+            let (pairs, _) = lanes.as_chunks::<2>();
+            for (sums, [one, other]) in four.iter_mut().zip(pairs) {
+                // 0 + 8, 4 + 12, 2 + 10 and 6 + 14 of the even lanes.
+                let low = _mm256_permute2f128_pd(*one, *other, 0x20);
+                let eight = _mm256_add_pd(low, _mm256_permute2f128_pd(*one, *other, 0x31));
+                *sums = _mm256_hadd_pd(eight, eight);
+            }
+            let [even, odd] = four;
+            _mm256_unpacklo_pd(even, odd)
         }
     }
 }

@@ -1,54 +1,138 @@
-//! A glance at the sum of a row's weights, in `f32`: enough to tell nearly every time whether a token
-//! is kept. Where it is not, the sum is computed in `f64`, so that a glance changes no result, and
-//! neither its order of sums nor its rounding is part of the contract.
+//! The weights of a row at a glance, in `f32`: enough to tell nearly every time whether a token is
+//! kept, and which one is drawn. Where it is not, all is computed in `f64`, so that a glance changes
+//! no result, and neither its order of sums nor its rounding is part of the contract.
 //!
-//! The bound. An exponent `t` of at most 127 is the product of a logit and a scale, each rounded to 24
-//! bits, as is the product: it is off by less than 127 * 3 * 2^-24, the weight by 1.6e-5 of its value.
-//! The polynomial adds 2.9e-6 and the rounding of its operations 4e-7. Within a sub-block 16 weights
-//! are added in `f32`, which adds 1e-6; from there on sums are `f64`. Weights below 2^-126 may be
-//! lost: 2^31 of them have not 2^-35 of a sum that is taken. All of it is below 2^-15.
+//! The bound, in units of 2^-24. An exponent is cut into an integer and a fraction of at most 1/2,
+//! which is rounded at most three times, by 1/4 each time: the weight is off by 0.6 of its value. The
+//! polynomial adds 0.3 and the rounding of its operations 1.6, so that a weight is off by less than
+//! 3. Four weights are added in `f32`, which adds 3; from there on sums are `f64`. Weights below
+//! 2^-125 may be anything that small: 2^31 of them have not 2^-34 of a sum that is taken.
 
+use std::f32::consts::LN_2;
+use std::mem::MaybeUninit;
 use std::ops::{Range, RangeInclusive};
 
-use crate::draw::{Sums, Weights};
+use crate::draw::{Entries, Sums, Weights};
 use crate::error::Error;
-use crate::lanes::{Instructions, LANES, Path, SUB_BLOCK};
-use crate::law::SHARED;
+use crate::lanes::{Instructions, LANES, Path, SUB_BLOCK, folded, written};
+use crate::law::{Exponentials, SHARED};
 use crate::residual::Workers;
 use crate::row::{Row, Source};
 use crate::scalar::Scalar;
 
+/// One unit, half of the last place of 1.
+pub(crate) const UNIT: f64 = 1.0 / 16_777_216.0;
+
+/// What a weight may be off by, as a fraction of it.
+pub(crate) const WEIGHT_OFF_BY: f64 = 3.0 * UNIT;
+
+/// What adding in `f32` may change a sum by, as a fraction of it.
+pub(crate) const ADDING_OFF_BY: f64 = 3.0 * UNIT;
+
 /// What a sum may be off by, as a fraction of it.
-pub(crate) const OFF_BY: f64 = 1.0 / 32_768.0;
+pub(crate) const SUM_OFF_BY: f64 = WEIGHT_OFF_BY + ADDING_OFF_BY;
+
+/// Groups of lanes that are added in `f32`.
+const ADDED: usize = 4;
 
 /// Sums that are taken, 2^-60 to 2^100: then no weight was too large for `f32`, and none that counts
 /// too small. A logit that is none makes a sum of NaN or beyond, as +inf does.
-const TAKEN: RangeInclusive<f64> =
-    f64::from_bits((1023 - 60) << 52)..=f64::from_bits((1023 + 100) << 52);
+const TAKEN: RangeInclusive<f64> = power(-60)..=power(100);
 
-/// 2^r for |r| <= 1/2, from the constant term on: the largest relative error is 2.9e-6.
-const COEFFICIENTS: [f32; 5] = [1.0, 0.693_124_2, 0.240_240_99, 0.055_906_426, 0.009_582_853];
+/// Scales that are: the products of their parts with logits keep all their places.
+const SCALES: RangeInclusive<f64> = power(-64)..=power(64);
 
-/// Adding it to a number below 2^22 rounds that to an integer, which with the bias of the exponent is
-/// then in the lowest bits.
-const ROUND: f32 = 12_582_912.0 + 127.0;
+/// The degree of the polynomial.
+pub(crate) const DEGREE: usize = 6;
 
-/// The sum of 2^(logit * scale) over a row, to within `OFF_BY` of it; none where that cannot be said.
-pub(crate) fn glance<T: Scalar>(
-    path: Path,
-    workers: Workers,
-    row: Row<'_, T>,
-    scale: f64,
-) -> Result<Option<f64>, Error> {
-    let scale = narrowed(scale);
-    let sum = Sums::of(path, workers, Glance { row, scale })?.mass;
-    Ok(Some(sum).filter(|sum| TAKEN.contains(sum)))
+/// 2^r for |r| <= 1/2, from the constant term on: the largest relative error is 1.63e-8.
+pub(crate) const COEFFICIENTS: [f32; DEGREE + 1] =
+    [1.0, LN_2, 0.240_226_5, 0.055_503_055, 0.009_616_87, 0.001_341_725_9, 0.000_160_134_72];
+
+/// Adding it to a number below 2^22 rounds that to an integer, which is then in the lowest bits.
+pub(crate) const ROUND_F32: f32 = 12_582_912.0;
+
+/// Exponents beyond +-126 are taken for that: there is room for them in a float32, where also the
+/// polynomial may be next to 1/2.
+const LIMIT: f64 = 126.0;
+
+/// 2^exponent, of a normal number.
+const fn power(exponent: i64) -> f64 {
+    f64::from_bits((1023 + exponent).cast_unsigned() << 52)
 }
 
-#[derive(Clone, Copy)]
-struct Glance<'a, T> {
+/// The number that logits are multiplied with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    exact: f64,
+    /// The exact one in two parts.
+    pub(crate) high: f32,
+    pub(crate) low: f32,
+    /// The logit whose exponent is `LIMIT`.
+    pub(crate) limit: f32,
+}
+
+impl Scale {
+    pub(crate) fn new(exact: f64) -> Option<Self> {
+        let high = narrowed(exact);
+        let low = narrowed(exact - f64::from(high));
+        let limit = narrowed(LIMIT) / high;
+        SCALES.contains(&exact).then_some(Self { exact, high, low, limit })
+    }
+}
+
+/// The weights of a row, 2^(logit * scale).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Glance<'a, T> {
     row: Row<'a, T>,
-    scale: f32,
+    scale: Scale,
+}
+
+impl<'a, T: Scalar> Glance<'a, T> {
+    /// The weights of a row at a temperature above 0 and their sums, all of which are as near as
+    /// `SUM_OFF_BY` says; none where that cannot be said, as of a row that is no law.
+    pub(crate) fn of(
+        path: Path,
+        workers: Workers,
+        row: Row<'a, T>,
+        temperature: f64,
+    ) -> Result<Option<(Self, Sums)>, Error> {
+        let Some(scale) = Scale::new(Exponentials::new(row, temperature).scale) else {
+            return Ok(None);
+        };
+        let glance = Self { row, scale };
+        let sums = Sums::of(path, workers, glance)?;
+        Ok(Some((glance, sums)).filter(|(_, sums)| TAKEN.contains(&sums.mass)))
+    }
+
+    /// The id that a uniform number selects, where the sums tell.
+    pub(crate) fn draw(self, path: Path, sums: &Sums, uniform: f64) -> Option<usize> {
+        sums.draw_surely(path, self, uniform, SUM_OFF_BY * sums.mass)
+    }
+
+    /// The exponent of an id, in `f64`.
+    pub(crate) fn exponent(&self, id: usize) -> f64 {
+        self.row.entry(id).logit() * self.scale.exact
+    }
+
+    /// The weights of a sub-block.
+    #[inline(always)]
+    pub(crate) fn weigh<'b, I: Instructions>(
+        &self,
+        range: Range<usize>,
+        slots: &'b mut [MaybeUninit<f32>; SUB_BLOCK],
+    ) -> &'b mut [f32] {
+        let slots = &mut slots[..range.len()];
+        if let Some(entries) = self.row.as_slice() {
+            I::glances(&entries[range], self.scale, slots);
+        } else {
+            let mut buffer = [T::NAN; SUB_BLOCK];
+            let entries = self.row.load(range.start, range.len(), &mut buffer);
+            I::glances(entries, self.scale, slots);
+        }
+        // SAFETY: all slots have been written: they are as many as the entries.
+        unsafe { written(slots) }
+    }
 }
 
 impl<T: Scalar> Weights for Glance<'_, T> {
@@ -60,138 +144,70 @@ impl<T: Scalar> Weights for Glance<'_, T> {
 
     #[inline(always)]
     fn sum<I: Instructions>(&self, range: Range<usize>) -> (f64, bool) {
-        let sum = if let Some(entries) = self.row.as_slice() {
-            sum::<I, T>(&entries[range], self.scale)
-        } else {
-            let mut buffer = [T::NAN; SUB_BLOCK];
-            sum::<I, T>(self.row.load(range.start, range.len(), &mut buffer), self.scale)
-        };
-        (sum, false)
+        let mut buffer = [MaybeUninit::uninit(); SUB_BLOCK];
+        (sum_of(self.weigh::<I>(range, &mut buffer)), false)
     }
 }
 
+impl<T: Scalar> Entries for Glance<'_, T> {
+    #[inline(always)]
+    fn entries<I: Instructions>(&self, range: Range<usize>, slots: &mut [f64]) {
+        let mut buffer = [MaybeUninit::uninit(); SUB_BLOCK];
+        widen(self.weigh::<I>(range, &mut buffer), slots);
+    }
+}
+
+/// Write numbers as `f64`.
 #[inline(always)]
-fn sum<I: Instructions, T: Scalar>(entries: &[T], scale: f32) -> f64 {
-    let (groups, rest) = entries.as_chunks::<LANES>();
-    let mut lanes = [0.0_f32; LANES];
-    for group in groups {
-        I::ask_ahead(group);
+pub(crate) fn widen(numbers: &[f32], slots: &mut [f64]) {
+    for (slot, number) in slots.iter_mut().zip(numbers) {
+        *slot = f64::from(*number);
+    }
+}
+
+/// The sum of the numbers of a sub-block.
+#[inline(always)]
+pub(crate) fn sum_of(numbers: &[f32]) -> f64 {
+    let (groups, rest) = numbers.as_chunks::<LANES>();
+    let (added, groups) = groups.as_chunks::<ADDED>();
+    let mut lanes = [0.0; LANES];
+    for groups in added {
+        let mut sums = groups[0];
+        for group in &groups[1..] {
+            for lane in 0..LANES {
+                sums[lane] += group[lane];
+            }
+        }
         for lane in 0..LANES {
-            lanes[lane] += exp2::<I>(narrowed(group[lane].logit()) * scale);
+            lanes[lane] += f64::from(sums[lane]);
         }
     }
-    for (lane, entry) in rest.iter().enumerate() {
-        lanes[lane] += exp2::<I>(narrowed(entry.logit()) * scale);
+    for (lane, number) in groups.as_flattened().iter().chain(rest).enumerate() {
+        lanes[lane % LANES] += f64::from(*number);
     }
-    lanes.into_iter().map(f64::from).sum()
+    folded(lanes)
 }
 
-/// 2^t for |t| <= 126; 0 from -127 down, 2^127 from 127 on, NaN for NaN.
+/// 2^(logit * scale), where that is from 2^-125 to 2^125; next to nothing below, at least 2^125 above
+/// and of NaN.
 #[inline(always)]
-fn exp2<I: Instructions>(t: f32) -> f32 {
-    // In this order of operands a NaN stays.
-    let t = if -127.0 > t { -127.0 } else { t };
-    let t = if 127.0 < t { 127.0 } else { t };
-    let shifted = t + ROUND;
-    let r = t - (shifted - ROUND);
-    // The lowest 8 bits are the exponent of a float32; of -127 they are 0, and so is the float.
-    let power = f32::from_bits(shifted.to_bits() << 23);
-    let [c0, c1, c2, c3, c4] = COEFFICIENTS;
-    let polynomial = if I::FUSED {
-        c4.mul_add(r, c3).mul_add(r, c2).mul_add(r, c1).mul_add(r, c0)
-    } else {
-        let square = r * r;
-        (c0 + c1 * r) + (c2 + c3 * r) * square + c4 * (square * square)
-    };
-    polynomial * power
+pub(crate) fn weight(logit: f64, scale: Scale) -> f32 {
+    // In this order of operands NaN is the limit.
+    let exponent = logit * scale.exact;
+    let exponent = if exponent < LIMIT { exponent } else { LIMIT };
+    let exponent = if exponent > -LIMIT { exponent } else { -LIMIT };
+    let shifted = narrowed(exponent) + ROUND_F32;
+    let fraction = narrowed(exponent - f64::from(shifted - ROUND_F32));
+    let mut power = COEFFICIENTS[DEGREE];
+    for degree in (0..DEGREE).rev() {
+        power = power * fraction + COEFFICIENTS[degree];
+    }
+    // The integer is in the lowest bits; added to the exponent, it multiplies by its power.
+    f32::from_bits(power.to_bits().wrapping_add(shifted.to_bits() << 23))
 }
 
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "rounding is in the bound, and so is infinity")]
-fn narrowed(value: f64) -> f32 {
+pub(crate) fn narrowed(value: f64) -> f32 {
     value as f32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lanes::Kernel;
-    use crate::tests::{Noise, Sample, paths};
-
-    struct Power(f32);
-
-    impl Kernel for Power {
-        type Output = f32;
-
-        #[inline(always)]
-        fn run<I: Instructions>(self) -> f32 {
-            exp2::<I>(self.0)
-        }
-    }
-
-    #[test]
-    fn every_power_is_within_the_bound() {
-        for path in paths() {
-            let power = |t| path.run(Power(t));
-            let mut worst = 0.0_f64;
-            for step in 0..=1_000_000 {
-                let t = narrowed(-126.0 + 252.0 * f64::from(step) / 1e6);
-                let off = (f64::from(power(t)) / f64::from(t).exp2() - 1.0).abs();
-                assert!(off <= 3.3e-6, "2^{t} is off by {off:e}");
-                worst = worst.max(off);
-            }
-            assert!(worst > 2.8e-6, "the bound is as small as it can be: {worst:e}");
-            for t in [-127.0, -1e9, f32::NEG_INFINITY] {
-                assert_eq!(power(t).to_bits(), 0, "2^{t}");
-            }
-            for t in [127.0, 1e9, f32::INFINITY] {
-                assert_eq!(power(t).to_bits(), 2.0_f32.powi(127).to_bits(), "2^{t}");
-            }
-            assert!(power(f32::NAN).is_nan() && power(-f32::NAN).is_nan(), "NaN stays");
-        }
-    }
-
-    fn sums_are_within_the_bound<T: Sample>() {
-        let mut noise = Noise(5);
-        for round in 0..300_usize {
-            let (spread, shift) = (10.0_f64.powf(2.0 * noise.uniform()), 40.0 * noise.uniform());
-            let len = 1 + round * 10;
-            let entry = |noise: &mut Noise| T::of((noise.uniform() - 0.5) * spread + shift - 20.0);
-            let logits: Vec<T> = (0..len).map(|_| entry(&mut noise)).collect();
-            let scale = 4.0 * noise.uniform() + 1e-3;
-            let exact: f64 = logits.iter().map(|logit| (logit.logit() * scale).exp2()).sum();
-            for path in paths() {
-                let found = glance(path, Workers::Caller, Row::of(&logits), scale).expect("memory");
-                let in_range = TAKEN.contains(&exact);
-                let case = format!("round {round}: {found:?} for {exact:e}");
-                match found {
-                    Some(sum) => assert!((sum / exact - 1.0).abs() <= OFF_BY, "{case}"),
-                    None => assert!(!in_range || exact > 2.0_f64.powi(99), "{case}"),
-                }
-                assert!(found.is_none() || in_range, "{case}");
-            }
-        }
-    }
-
-    #[test]
-    fn sums_of_all_types_are_within_the_bound() {
-        sums_are_within_the_bound::<half::f16>();
-        sums_are_within_the_bound::<half::bf16>();
-        sums_are_within_the_bound::<f32>();
-        sums_are_within_the_bound::<f64>();
-    }
-
-    #[test]
-    fn what_is_no_law_is_not_taken() {
-        for bad in [f64::NAN, f64::INFINITY, 1e308, 150.0] {
-            for path in paths() {
-                let row = [0.0, bad, 0.0];
-                assert_eq!(glance(path, Workers::Caller, Row::of(&row), 1.0), Ok(None), "{bad}");
-            }
-        }
-        for row in [[f64::NEG_INFINITY; 3], [-1e308; 3], [-62.0; 3]] {
-            let found = glance(Path::Portable, Workers::Caller, Row::of(&row), 1.0);
-            assert_eq!(found, Ok(None), "{row:?}");
-        }
-    }
 }

@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 use crate::avx2::Avx2;
 use crate::exp::split_exponent;
 use crate::float_env;
+use crate::glance::{Scale, weight};
 use crate::row::{RowMut, Source};
 use crate::scalar::{Scalar, Wide};
 use crate::tree::Tree;
@@ -162,9 +163,6 @@ pub(crate) fn folded(mut lanes: [f64; LANES]) -> f64 {
 ///
 /// Draft, target and slots have the same length, at most that of a sub-block.
 pub(crate) trait Instructions {
-    /// Whether multiplying and adding with one rounding is one instruction. For what need not have the
-    /// same bits everywhere.
-    const FUSED: bool;
     /// A number prepared to be divided by.
     type Divisor<W: Wide>: Copy;
 
@@ -202,13 +200,15 @@ pub(crate) trait Instructions {
         fractions: &mut [MaybeUninit<f64>],
         powers: &mut [MaybeUninit<f64>],
     );
+
+    /// Write 2^(logit * scale) as `glance::weight` has it, other roundings aside.
+    fn glances<T: Scalar>(logits: &[T], scale: Scale, slots: &mut [MaybeUninit<f32>]);
 }
 
 /// Plain loops, for any processor.
 pub(crate) struct Portable;
 
 impl Instructions for Portable {
-    const FUSED: bool = false;
     type Divisor<W: Wide> = W;
 
     #[inline(always)]
@@ -270,6 +270,13 @@ impl Instructions for Portable {
             let split = split_exponent((logit.logit() - reference) * scale);
             fraction.write(split.0);
             power.write(split.1);
+        }
+    }
+
+    #[inline(always)]
+    fn glances<T: Scalar>(logits: &[T], scale: Scale, slots: &mut [MaybeUninit<f32>]) {
+        for (logit, slot) in logits.iter().zip(slots) {
+            slot.write(weight(logit.logit(), scale));
         }
     }
 }

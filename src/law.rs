@@ -13,7 +13,7 @@ use crate::draw::{Entries, Sums, Weights};
 use crate::error::{Argument, Error, Place};
 use crate::exp::powers;
 use crate::filter::{Cut, Filters};
-use crate::lanes::{Instructions, Path, Portable, SUB_BLOCK, lane_sum};
+use crate::lanes::{Instructions, Path, SUB_BLOCK, lane_sum};
 use crate::maxima::Maxima;
 use crate::residual::Workers;
 use crate::row::{Row, Source};
@@ -145,8 +145,9 @@ impl<T: Scalar> Weights for Exponentials<'_, T> {
 }
 
 impl<T: Scalar> Entries for Exponentials<'_, T> {
-    fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
-        self.weigh::<Portable>(range, Some(slots));
+    #[inline(always)]
+    fn entries<I: Instructions>(&self, range: Range<usize>, slots: &mut [f64]) {
+        self.weigh::<I>(range, Some(slots));
     }
 }
 
@@ -215,8 +216,9 @@ impl<T: Scalar> Weights for Residual<'_, T> {
 }
 
 impl<T: Scalar> Entries for Residual<'_, T> {
-    fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
-        self.fill::<Portable>(range, slots);
+    #[inline(always)]
+    fn entries<I: Instructions>(&self, range: Range<usize>, slots: &mut [f64]) {
+        self.fill::<I>(range, slots);
     }
 }
 

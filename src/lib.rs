@@ -40,6 +40,8 @@ mod accept;
 mod argmax;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx2_powers;
 #[doc(hidden)]
 pub mod bench;
 mod chain;
@@ -53,6 +55,7 @@ mod exp;
 mod filter;
 mod float_env;
 mod glance;
+mod glances;
 mod lanes;
 mod law;
 mod logits;

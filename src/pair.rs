@@ -139,7 +139,8 @@ impl<T: Scalar> Weights for Excess<'_, T> {
 }
 
 impl<T: Scalar> Entries for Excess<'_, T> {
-    fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
+    #[inline(always)]
+    fn entries<I: Instructions>(&self, range: Range<usize>, slots: &mut [f64]) {
         for (index, slot) in range.zip(slots) {
             let (draft, target) = self.0.entry(index);
             *slot = excess(draft.widen(), target.widen()).to_f64();
@@ -191,7 +192,8 @@ impl<T: Scalar> Weights for Scaled<'_, T> {
 }
 
 impl<T: Scalar> Entries for Scaled<'_, T> {
-    fn entries(&self, range: Range<usize>, slots: &mut [f64]) {
+    #[inline(always)]
+    fn entries<I: Instructions>(&self, range: Range<usize>, slots: &mut [f64]) {
         for (index, slot) in range.zip(slots) {
             let (draft, target) = self.pair.entry(index);
             *slot = self.weight(draft, target);

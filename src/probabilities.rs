@@ -158,7 +158,7 @@ impl<'a, T: Scalar> Probabilities<'a, T> {
         weights: W,
         uniform: f64,
     ) -> Result<Option<usize>, Error> {
-        Ok(self.sums(position, pair, weights)?.draw(weights, uniform))
+        Ok(self.sums(position, pair, weights)?.draw(self.path, weights, uniform))
     }
 }
 

@@ -85,6 +85,9 @@ pub trait Group: Copy {
     unsafe fn divided_by<const N: usize>(groups: [Self; N], divisor: &Self::Divisor) -> [Self; N];
     /// As float64; register `k` holds the entries from `4 k` on.
     unsafe fn widened(self) -> [__m256d; 4];
+    /// As float32 in order, those beyond +-limit as that, NaN as limit; and what is missing in them,
+    /// where an entry has more places than that.
+    unsafe fn limited(self, limit: f32) -> ([__m256; 2], Option<[__m256; 2]>);
     /// Add entry `j`, an excess, to lane `j`. Where the lanes are, the group knows.
     unsafe fn add_to(self, lanes: &mut [__m256d; 4]);
     /// The lanes folded 8-4: `lanes[j] + lanes[j + 8]` and `lanes[j + 4] + lanes[j + 12]`, added.
@@ -156,6 +159,17 @@ impl Group for [__m256; 2] {
                 _mm256_cvtps_pd(_mm256_castps256_ps128(self[1])),
                 _mm256_cvtps_pd(_mm256_extractf128_ps(self[1], 1)),
             ]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn limited(self, limit: f32) -> ([__m256; 2], Option<[__m256; 2]>) {
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe {
+            let (lowest, highest) = (_mm256_set1_ps(-limit), _mm256_set1_ps(limit));
+            // The minimum answers its second operand where the first is NaN.
+            let low = _mm256_max_ps(_mm256_min_ps(self[0], highest), lowest);
+            ([low, _mm256_max_ps(_mm256_min_ps(self[1], highest), lowest)], None)
         }
     }
 
@@ -247,6 +261,28 @@ impl Group for [__m256d; 4] {
         self
     }
 
+    #[inline(always)]
+    unsafe fn limited(self, limit: f32) -> ([__m256; 2], Option<[__m256; 2]>) {
+        // SAFETY: the processor has AVX2: see `Vector`.
+        unsafe {
+            let limit = f64::from(limit);
+            let (lowest, highest) = (_mm256_set1_pd(-limit), _mm256_set1_pd(limit));
+            let (mut rounded, mut missing) = ([_mm_setzero_ps(); 4], [_mm_setzero_ps(); 4]);
+            for ((register, rounded), missing) in
+                self.into_iter().zip(&mut rounded).zip(&mut missing)
+            {
+                // The minimum answers its second operand where the first is NaN.
+                let entries = _mm256_max_pd(_mm256_min_pd(register, highest), lowest);
+                *rounded = _mm256_cvtpd_ps(entries);
+                *missing = _mm256_cvtpd_ps(_mm256_sub_pd(entries, _mm256_cvtps_pd(*rounded)));
+            }
+            let [a, b, c, d] = rounded;
+            let rounded = [_mm256_set_m128(b, a), _mm256_set_m128(d, c)];
+            let [a, b, c, d] = missing;
+            (rounded, Some([_mm256_set_m128(b, a), _mm256_set_m128(d, c)]))
+        }
+    }
+
     /// Register `k` holds the lanes from `4 k` on.
     #[inline(always)]
     unsafe fn add_to(self, lanes: &mut [__m256d; 4]) {
@@ -263,92 +299,6 @@ impl Group for [__m256d; 4] {
         // SAFETY: the processor has AVX2: see `Vector`.
         unsafe {
             _mm256_add_pd(_mm256_add_pd(lanes[0], lanes[2]), _mm256_add_pd(lanes[1], lanes[3]))
-        }
-    }
-}
-
-/// Sixteen float32, those with even places in the first register and the odd ones in the second: how
-/// 16-bit types are widened with one operation for eight.
-#[derive(Clone, Copy)]
-#[doc(hidden)]
-pub struct Alternating(pub(crate) [__m256; 2]);
-
-impl Alternating {
-    /// The entries one after the other.
-    #[inline(always)]
-    unsafe fn in_order(self) -> [__m256; 2] {
-        let Self([even, odd]) = self;
-        // SAFETY: the processor has AVX2: see `Vector`.
-        unsafe {
-            // Entries 0 to 3 and 8 to 11, and the others.
-            let (first, second) = (_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd));
-            [
-                _mm256_permute2f128_ps(first, second, 0x20),
-                _mm256_permute2f128_ps(first, second, 0x31),
-            ]
-        }
-    }
-}
-
-impl Group for Alternating {
-    type Wide = f32;
-    type Divisor = Divisor;
-
-    #[inline(always)]
-    unsafe fn write(self, slots: &mut [MaybeUninit<f32>; LANES]) {
-        // SAFETY: the processor has AVX2: see `Vector`.
-        unsafe { self.in_order().write(slots) }
-    }
-
-    #[inline(always)]
-    unsafe fn excess(draft: Self, target: Self) -> Self {
-        // SAFETY: the processor has AVX2: see `Vector`.
-        unsafe { Self(Group::excess(draft.0, target.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn divided_by<const N: usize>(groups: [Self; N], divisor: &Divisor) -> [Self; N] {
-        let mut registers = [groups[0].0; N];
-        for (registers, group) in registers.iter_mut().zip(groups) {
-            *registers = group.0;
-        }
-        // SAFETY: the processor has AVX2 and FMA: see `Vector`.
-        let registers = unsafe { Group::divided_by(registers, divisor) };
-        let mut groups = groups;
-        for (group, registers) in groups.iter_mut().zip(registers) {
-            group.0 = registers;
-        }
-        groups
-    }
-
-    #[inline(always)]
-    unsafe fn widened(self) -> [__m256d; 4] {
-        // SAFETY: the processor has AVX2: see `Vector`.
-        unsafe { self.in_order().widened() }
-    }
-
-    /// Lanes 0 4 8 12, then 2 6 10 14, then those after each of these.
-    #[inline(always)]
-    unsafe fn add_to(self, lanes: &mut [__m256d; 4]) {
-        // SAFETY: the processor has AVX2 and FMA: see `Vector`.
-        unsafe { self.0.add_to(lanes) }
-    }
-
-    #[inline(always)]
-    unsafe fn folded_to_four(lanes: [__m256d; 4]) -> __m256d {
-        // SAFETY: the processor has AVX2: see `Vector`.
-        unsafe {
-            // Register `k` ends up with the sums that go to 0, 2, 1 and 3, twice each.
-            let mut four = [_mm256_setzero_pd(); 2];
-            let (pairs, _) = lanes.as_chunks::<2>();
-            for (sums, [one, other]) in four.iter_mut().zip(pairs) {
-                // 0 + 8, 4 + 12, 2 + 10 and 6 + 14 of the even lanes.
-                let low = _mm256_permute2f128_pd(*one, *other, 0x20);
-                let eight = _mm256_add_pd(low, _mm256_permute2f128_pd(*one, *other, 0x31));
-                *sums = _mm256_hadd_pd(eight, eight);
-            }
-            let [even, odd] = four;
-            _mm256_unpacklo_pd(even, odd)
         }
     }
 }

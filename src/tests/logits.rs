@@ -214,8 +214,8 @@ fn law_bits<T: Scalar>(
     [
         target.total.to_bits(),
         masses.mass.to_bits(),
-        drawn(sums.draw(target.weights, 0.37)),
-        drawn(masses.draw(residual, 0.73)),
+        drawn(sums.draw(path, target.weights, 0.37)),
+        drawn(masses.draw(path, residual, 0.73)),
     ]
 }
 

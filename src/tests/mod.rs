@@ -4,6 +4,8 @@
 mod chain;
 mod errors;
 mod fuzz;
+mod glance;
+mod glances;
 mod kernels;
 mod layouts;
 mod logits;
