@@ -20,10 +20,11 @@ from transformers.generation import utils
 
 import draftverify
 
-ROUNDS = 25
+ROUNDS = 10
 DRAFTED = 4
-# Of each, so many that no cache holds their rows of 128,256 entries.
-CHAINS = 12
+# So many that no cache holds their rows of 128,256 entries, and that it matters little which they
+# are: a chain takes the longer the more of it is kept, and some draws need a second look at rows.
+CHAINS = 36
 THREADS = range(1, (os.cpu_count() or 1) + 1)
 
 
@@ -92,14 +93,17 @@ def from_logits() -> None:
                 found = times.setdefault((call.__name__, threads), [])
                 found += microseconds(call, inputs)
     medians = {way: statistics.median(found) for way, found in times.items()}
+    means = {way: statistics.mean(found) for way, found in times.items()}
     theirs = [medians["by_transformers", threads] for threads in THREADS]
     rate = float(torch.stack(rates).mean())
     print(f"a chain of {DRAFTED} from logits, 128,256 float32, acceptance rate {rate:.2f}:")
-    print("medians in microseconds, and how many times as long Transformers takes at its best")
+    print("median (mean) in microseconds; how many times as long Transformers takes at its best")
     for threads, other in zip(THREADS, theirs, strict=True):
         own = medians["by_draftverify", threads]
+        mean, other_mean = means["by_draftverify", threads], means["by_transformers", threads]
         print(
-            f"  {threads} threads: Transformers {other:7.0f}, draftverify {own:6.0f}, "
+            f"  {threads} threads: Transformers {other:7.0f} ({other_mean:.0f}), "
+            f"draftverify {own:6.0f} ({mean:.0f}), "
             f"{min(theirs) / own:5.1f} times ({other / own:.1f} at as many threads)"
         )
 
@@ -121,7 +125,7 @@ def from_probabilities(number: int = 32, vocabulary: int = 32_000) -> None:
 
     times: dict[str, list[float]] = {}
     draftverify.set_num_threads(1)
-    for _ in range(4 * ROUNDS):
+    for _ in range(10 * ROUNDS):
         for call in (read, verify):
             times.setdefault(call.__name__, []).extend(microseconds(call, range(4)))
     reading, verifying = (statistics.median(found) for found in times.values())
