@@ -88,9 +88,8 @@ pub(crate) unsafe fn glances<T: Scalar>(
                 for degree in (0..DEGREE).rev() {
                     power = _mm256_fmadd_ps(power, fraction, coefficients[degree]);
                 }
-                let exponent = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
-                let bits = _mm256_add_epi32(_mm256_castps_si256(power), exponent);
-                *register = _mm256_castsi256_ps(bits);
+                let integer = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+                *register = _mm256_mul_ps(power, _mm256_castsi256_ps(integer));
             }
             registers.write(slots);
         }
