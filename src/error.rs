@@ -282,7 +282,8 @@ impl fmt::Display for Error {
                 "uniforms: expected numbers >= 0 and < 1, got {}{place}; {}",
                 Value(*value),
                 if value.to_bits() == 1.0_f64.to_bits() {
-                    "a generator of (0, 1] gives 1 - u in [0, 1)"
+                    "a generator of (0, 1] gives 1 - u in [0, 1); where a cast to float32 rounds \
+                     up to 1, draw float32"
                 } else {
                     "pass independent numbers, uniform in [0, 1)"
                 }

@@ -11,7 +11,7 @@ use crate::glance::{
     ADDING_OFF_BY, Glance, SUM_OFF_BY, UNIT, WEIGHT_OFF_BY, narrowed, sum_of, widen,
 };
 use crate::lanes::{Instructions, Path, SUB_BLOCK};
-use crate::law::SHARED;
+use crate::law::{FARTHEST, SHARED};
 use crate::residual::Workers;
 use crate::scalar::Scalar;
 
@@ -54,7 +54,8 @@ impl<T: Scalar> Glances<'_, T> {
         let exponents = |seen: &Seen<'_, T>| (seen.total, seen.weights.exponent(self.token));
         let (draft_total, above) = self.draft.as_ref().map_or((1.0, 0.0), exponents);
         let (target_total, below) = exponents(&self.target);
-        if !(above.is_finite() && below.is_finite()) {
+        // Beyond, laws take one exponent for all.
+        if above.abs().max(below.abs()) > FARTHEST {
             return None;
         }
         let kept = |factor: f64| {

@@ -28,6 +28,9 @@ pub(crate) const SHARED: usize = 1 << 15;
 const ORDINARY: RangeInclusive<f64> =
     f64::from_bits((1023 - 400) << 52)..=f64::from_bits((1023 + 500) << 52);
 
+/// Exponents beyond are taken for this, so that differences of two are finite.
+pub(crate) const FARTHEST: f64 = 1e300;
+
 /// The law of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Law<'a, T> {
@@ -66,7 +69,7 @@ impl<'a, T: Scalar> Law<'a, T> {
         let Exponentials { row, cut, .. } = self.weights;
         let logit = row.entry(id).logit();
         let kept = logit > f64::NEG_INFINITY && cut.is_none_or(|cut| cut.keeps(logit, id));
-        kept.then(|| self.weights.exponent(logit).clamp(-1e300, 1e300))
+        kept.then(|| self.weights.exponent(logit).clamp(-FARTHEST, FARTHEST))
     }
 }
 

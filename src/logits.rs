@@ -57,7 +57,7 @@ pub struct LogitsChain<'a, T> {
 ///
 /// A token is kept if `uniform * draft / target` is below 1, computed by way of logarithms so that
 /// no finite logit is too small. Rows are read as far as they are needed, and checked as far as they
-/// are read. Everything is `f64`; a probability is off by at most 1e-10 of its value, and the same
+/// are read. The result is that of `f64`, found in `f32` where that surely tells the same; a probability is off by at most 1e-10 of its value, and the same
 /// bits on every processor.
 ///
 /// # Errors

@@ -84,7 +84,8 @@ def verify_chain(  # noqa: PLR0913 - one request has as many parts
         more rows. ``"greedy"`` accepts the target's most probable token alone (of several the
         lowest id); draft rows and uniforms are not looked at, and may be anything.
     bonus_token_ids : array or list of int, shape (B,), optional
-        What is emitted after full acceptance, for engines that draw it elsewhere.
+        What is emitted after full acceptance, for engines that draw it elsewhere: any id from 0 up,
+        also for requests that turn out not to need it.
 
     Returns
     -------

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use super::{Noise, Sample, for_each_type, paths};
-use crate::glance::{ADDING_OFF_BY, Glance, SUM_OFF_BY, Scale, WEIGHT_OFF_BY, sum_of};
+use crate::glance::{ADDING_OFF_BY, Glance, SUM_OFF_BY, Scale, UNIT, WEIGHT_OFF_BY, sum_of};
 use crate::lanes::{Instructions, Kernel, written};
 use crate::residual::Workers;
 use crate::row::Row;
@@ -93,8 +93,14 @@ fn no_nan_is_taken_for_a_number() {
     }
 }
 
+/// Numbers of any size, and such that every addition rounds by almost all it can.
 #[test]
 fn adding_is_within_the_bound() {
+    let worst: Vec<f32> =
+        (0..256).map(|index| if index < 16 { 1.0 } else { f32::of(1.01 * UNIT) }).collect();
+    let exact: f64 = worst.iter().map(|number| f64::from(*number)).sum();
+    let off = (sum_of(&worst) / exact - 1.0).abs();
+    assert!((ADDING_OFF_BY * 0.9..=ADDING_OFF_BY).contains(&off), "{off:e}");
     let mut noise = Noise(4);
     for len in (1..=256).chain([256; 200]) {
         let numbers: Vec<f32> = (0..len).map(|_| f32::of(noise.uniform() + 1e-3)).collect();

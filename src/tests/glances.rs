@@ -112,6 +112,25 @@ fn verdicts_are_those_of_f64<T: Sample>() {
     assert!(untold > rounds / 20 && untold < rounds / 2, "what is near is not told: {untold}");
 }
 
+/// Logits so low that their exponents are taken for one: also then a glance tells nothing else.
+#[test]
+fn exponents_that_f64_takes_for_one_are_not_told_apart() {
+    for (above, below) in [(-8e307, -1.2e308), (-1.2e308, -8e307), (-2e300, -1e301)] {
+        let (draft, target) = ([0.0, above, 0.0], [0.0, below, 0.0]);
+        for path in paths() {
+            let glances = position(path, Some(&draft), &target, [1.0; 2], 1).glances;
+            assert_eq!(glances.keep(0.3), None, "{above:e} and {below:e}");
+        }
+    }
+    for (above, below, kept) in [(-1e299, -2e299, false), (-2e299, -1e299, true)] {
+        let (draft, target) = ([0.0, above, 0.0], [0.0, below, 0.0]);
+        for path in paths() {
+            let glances = position(path, Some(&draft), &target, [1.0; 2], 1).glances;
+            assert_eq!(glances.keep(0.3), Some(kept), "{above:e} and {below:e}");
+        }
+    }
+}
+
 /// Weights, their sums, and the sum of those up to and including each.
 fn running<W: Entries>(path: Path, weights: W) -> (Sums, Vec<f64>) {
     let sums = Sums::of(path, Workers::Caller, weights).expect("memory");
