@@ -67,32 +67,38 @@ pub(crate) unsafe fn glances<T: Scalar>(
     let (slots, slots_rest) = slots.as_chunks_mut::<LANES>();
     // SAFETY: the processor has AVX2, FMA and F16C: see above.
     unsafe {
-        let (high, low) = (_mm256_set1_ps(scale.high), _mm256_set1_ps(scale.low));
-        let round = _mm256_set1_ps(ROUND_F32);
-        let mut coefficients = [round; DEGREE + 1];
-        for (register, coefficient) in coefficients.iter_mut().zip(COEFFICIENTS) {
-            *register = _mm256_set1_ps(coefficient);
-        }
         for (group, slots) in groups.iter().zip(slots) {
             Avx2::ask_ahead(group);
-            let (mut registers, missing) = T::load(group).0.limited(scale.limit);
-            for (index, register) in registers.iter_mut().enumerate() {
-                let shifted = _mm256_fmadd_ps(*register, high, round);
-                let whole = _mm256_sub_ps(round, shifted);
-                let mut fraction = _mm256_fmadd_ps(*register, high, whole);
-                fraction = _mm256_fmadd_ps(*register, low, fraction);
-                if let Some(missing) = missing {
-                    fraction = _mm256_fmadd_ps(missing[index], high, fraction);
-                }
-                let mut power = coefficients[DEGREE];
-                for degree in (0..DEGREE).rev() {
-                    power = _mm256_fmadd_ps(power, fraction, coefficients[degree]);
-                }
-                let integer = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
-                *register = _mm256_mul_ps(power, _mm256_castsi256_ps(integer));
-            }
-            registers.write(slots);
+            let ([low, high], missing) = T::load(group).0.limited(scale.limit);
+            let [low_missing, high_missing] = match missing {
+                Some([low, high]) => [Some(low), Some(high)],
+                None => [None; 2],
+            };
+            // One after the other: a loop would not be unrolled, and have its registers in memory.
+            [eight(low, low_missing, scale), eight(high, high_missing, scale)].write(slots);
         }
     }
     Portable::glances(rest, scale, slots_rest);
+}
+
+/// The powers for eight logits within the limit, given as float32 and what is missing there.
+#[inline(always)]
+unsafe fn eight(logits: __m256, missing: Option<__m256>, scale: Scale) -> __m256 {
+    // SAFETY: the processor has AVX2, FMA and F16C: see above.
+    unsafe {
+        let (high, low) = (_mm256_set1_ps(scale.high), _mm256_set1_ps(scale.low));
+        let round = _mm256_set1_ps(ROUND_F32);
+        let shifted = _mm256_fmadd_ps(logits, high, round);
+        let mut fraction = _mm256_fmadd_ps(logits, high, _mm256_sub_ps(round, shifted));
+        fraction = _mm256_fmadd_ps(logits, low, fraction);
+        if let Some(missing) = missing {
+            fraction = _mm256_fmadd_ps(missing, high, fraction);
+        }
+        let mut power = _mm256_set1_ps(COEFFICIENTS[DEGREE]);
+        for degree in (0..DEGREE).rev() {
+            power = _mm256_fmadd_ps(power, fraction, _mm256_set1_ps(COEFFICIENTS[degree]));
+        }
+        let integer = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+        _mm256_mul_ps(power, _mm256_castsi256_ps(integer))
+    }
 }

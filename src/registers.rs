@@ -213,6 +213,23 @@ impl Group for [__m256; 2] {
     }
 }
 
+/// Eight float64 within +-limit, NaN as limit, in float32, and what is missing there.
+#[inline(always)]
+unsafe fn narrowed(entries: [__m256d; 2], limit: f32) -> (__m256, __m256) {
+    // SAFETY: the processor has AVX2: see `Vector`.
+    unsafe {
+        let (highest, lowest) =
+            (_mm256_set1_pd(f64::from(limit)), _mm256_set1_pd(f64::from(-limit)));
+        // The minimum answers its second operand where the first is NaN.
+        let one = _mm256_max_pd(_mm256_min_pd(entries[0], highest), lowest);
+        let other = _mm256_max_pd(_mm256_min_pd(entries[1], highest), lowest);
+        let (one_f32, other_f32) = (_mm256_cvtpd_ps(one), _mm256_cvtpd_ps(other));
+        let one_missing = _mm256_cvtpd_ps(_mm256_sub_pd(one, _mm256_cvtps_pd(one_f32)));
+        let other_missing = _mm256_cvtpd_ps(_mm256_sub_pd(other, _mm256_cvtps_pd(other_f32)));
+        (_mm256_set_m128(other_f32, one_f32), _mm256_set_m128(other_missing, one_missing))
+    }
+}
+
 /// Four float64 in each register.
 impl Group for [__m256d; 4] {
     type Wide = f64;
@@ -263,23 +280,12 @@ impl Group for [__m256d; 4] {
 
     #[inline(always)]
     unsafe fn limited(self, limit: f32) -> ([__m256; 2], Option<[__m256; 2]>) {
+        let [a, b, c, d] = self;
         // SAFETY: the processor has AVX2: see `Vector`.
         unsafe {
-            let limit = f64::from(limit);
-            let (lowest, highest) = (_mm256_set1_pd(-limit), _mm256_set1_pd(limit));
-            let (mut rounded, mut missing) = ([_mm_setzero_ps(); 4], [_mm_setzero_ps(); 4]);
-            for ((register, rounded), missing) in
-                self.into_iter().zip(&mut rounded).zip(&mut missing)
-            {
-                // The minimum answers its second operand where the first is NaN.
-                let entries = _mm256_max_pd(_mm256_min_pd(register, highest), lowest);
-                *rounded = _mm256_cvtpd_ps(entries);
-                *missing = _mm256_cvtpd_ps(_mm256_sub_pd(entries, _mm256_cvtps_pd(*rounded)));
-            }
-            let [a, b, c, d] = rounded;
-            let rounded = [_mm256_set_m128(b, a), _mm256_set_m128(d, c)];
-            let [a, b, c, d] = missing;
-            (rounded, Some([_mm256_set_m128(b, a), _mm256_set_m128(d, c)]))
+            let (low, low_missing) = narrowed([a, b], limit);
+            let (high, high_missing) = narrowed([c, d], limit);
+            ([low, high], Some([low_missing, high_missing]))
         }
     }
 
