@@ -95,10 +95,10 @@ def verify_chain_logits(  # noqa: PLR0913 - one request has as many parts
 
     Notes
     -----
-    The result is that of float64 arithmetic whatever the dtype of the logits, with an exponential of
-    the library's own: a probability is off by less than 1e-10 of its value. Where float32 surely
-    tells the same, it is found in float32. The result has the same bits in any
-    batch, layout and array kind, for any number of threads and any instructions of the processor.
+    The result is that of float64 arithmetic whatever the dtype of the logits, with an exponential
+    of the library's own: a probability is off by less than 1e-10 of its value. Where float32 surely
+    tells the same, it is found in float32. The bits are the same in any batch, layout and array
+    kind, for any number of threads and any instructions of the processor.
     A token is accepted by the difference of logarithms, so that no finite logit is too small.
 
     An accepted token takes one pass over each of its two rows, a replacement one more; there are
