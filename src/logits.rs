@@ -335,7 +335,7 @@ impl<T: Scalar> Positions for Logits<'_, T> {
 mod tests {
     use super::*;
 
-    /// The residual that is kept is that of one position and one scale.
+    /// What is kept is of one position and one scale.
     #[test]
     fn what_is_kept_is_not_taken_for_another() {
         let (draft, target) = ([0.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 3.0, 0.0, 0.0]);
@@ -370,5 +370,16 @@ mod tests {
         }
         masses.dedup();
         assert_eq!(masses.len(), 4, "they differ");
+        let mut drawn = vec![];
+        for (position, scale, uniform) in [(0, None, 0.5), (1, None, 0.5), (1, Some(0.2), 0.01)] {
+            let expected = fresh().draw_residual(position, scale, uniform).expect("logits");
+            for looked_at in [0, 1] {
+                used.accepts(looked_at, 0.5).expect("logits");
+                let found = used.draw_residual(position, scale, uniform).expect("logits");
+                assert_eq!(found, expected, "{position}, scale {scale:?}, seen {looked_at}");
+            }
+            drawn.push(expected);
+        }
+        assert_eq!(drawn, [0, 1, 0], "they differ");
     }
 }
