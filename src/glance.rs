@@ -190,19 +190,35 @@ pub(crate) fn sum_of(numbers: &[f32]) -> f64 {
     folded(lanes)
 }
 
-/// 2^(logit * scale), where that is from 2^-126 to 2^126; 0 from 2^-127 down, about 2^127 from there on
-/// and of NaN.
+/// 2^(entry * scale), where that is from 2^-126 to 2^126; 0 from 2^-127 down, about 2^127 from there on
+/// and of NaN. `FUSED` says that multiplying and adding with one rounding is one instruction, which
+/// spares entries of no more than 32 bits the way by `f64`.
 #[inline(always)]
-pub(crate) fn weight(logit: f64, scale: Scale) -> f32 {
+pub(crate) fn weight<T: Scalar, const FUSED: bool>(entry: T, scale: Scale) -> f32 {
+    let Scale { exact, high, low, limit } = scale;
+    let fused = FUSED && size_of::<T::Wide>() == size_of::<f32>();
     // In this order of operands NaN is the limit.
-    let exponent = logit * scale.exact;
-    let exponent = if exponent < LIMIT { exponent } else { LIMIT };
-    let exponent = if exponent > -LIMIT { exponent } else { -LIMIT };
-    let shifted = narrowed(exponent) + ROUND_F32;
-    let fraction = narrowed(exponent - f64::from(shifted - ROUND_F32));
+    let (shifted, fraction) = if fused {
+        let logit = narrowed(entry.logit());
+        let logit = if logit < limit { logit } else { limit };
+        let logit = if logit > -limit { logit } else { -limit };
+        let shifted = logit.mul_add(high, ROUND_F32);
+        (shifted, logit.mul_add(low, logit.mul_add(high, ROUND_F32 - shifted)))
+    } else {
+        let exponent = entry.logit() * exact;
+        let exponent = if exponent < LIMIT { exponent } else { LIMIT };
+        let exponent = if exponent > -LIMIT { exponent } else { -LIMIT };
+        let shifted = narrowed(exponent) + ROUND_F32;
+        (shifted, narrowed(exponent - f64::from(shifted - ROUND_F32)))
+    };
     let mut power = COEFFICIENTS[DEGREE];
     for degree in (0..DEGREE).rev() {
-        power = power * fraction + COEFFICIENTS[degree];
+        let coefficient = COEFFICIENTS[degree];
+        power = if fused {
+            power.mul_add(fraction, coefficient)
+        } else {
+            power * fraction + coefficient
+        };
     }
     // The lowest 8 bits are the exponent of a float32; of -127 they are 0, and so is the float: tokens
     // that are ruled out make no subnormal numbers, which some processors are slow with.

@@ -275,8 +275,9 @@ impl Instructions for Portable {
 
     #[inline(always)]
     fn glances<T: Scalar>(logits: &[T], scale: Scale, slots: &mut [MaybeUninit<f32>]) {
+        const FUSED: bool = cfg!(target_arch = "aarch64");
         for (logit, slot) in logits.iter().zip(slots) {
-            slot.write(weight(logit.logit(), scale));
+            slot.write(weight::<T, FUSED>(*logit, scale));
         }
     }
 }
