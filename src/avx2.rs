@@ -120,22 +120,24 @@ unsafe fn quotients_of_groups<T: Scalar, const N: usize>(
     }
 }
 
+/// Ask for what lies some way behind a group that is read now. For loops with so much to do for each
+/// entry that the processor does not look ahead far enough by itself.
+#[inline(always)]
+pub(crate) fn ask_ahead<T>(group: &[T; LANES]) {
+    for line in (0..size_of_val(group)).step_by(CACHE_LINE) {
+        let address = group.as_ptr().wrapping_byte_add(AHEAD + line);
+        // SAFETY: a hint, which reads nothing; an address that is nobody's, as behind the end of
+        // a row, is ignored.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+    }
+}
+
 /// Made only where the processor has the features: see `Path`.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2;
 
 impl Instructions for Avx2 {
     type Divisor<W: Wide> = <W as Vector>::Divisor;
-
-    #[inline(always)]
-    fn ask_ahead<T>(group: &[T; LANES]) {
-        for line in (0..size_of_val(group)).step_by(CACHE_LINE) {
-            let address = group.as_ptr().wrapping_byte_add(AHEAD + line);
-            // SAFETY: a hint, which reads nothing; an address that is nobody's, as behind the end of
-            // a row, is ignored.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
-        }
-    }
 
     #[inline(always)]
     fn divisor<W: Wide>(mass: W, entries: usize) -> Self::Divisor<W> {
@@ -166,8 +168,8 @@ impl Instructions for Avx2 {
                 }
             } else {
                 for (draft, target) in pairs {
-                    Self::ask_ahead(draft);
-                    Self::ask_ahead(target);
+                    ask_ahead(draft);
+                    ask_ahead(target);
                     sum.add(draft, target);
                 }
             }

@@ -13,7 +13,7 @@
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use crate::avx2::Avx2;
+use crate::avx2::ask_ahead;
 use crate::exp::{HIGHEST, LOWEST, ROUND};
 use crate::glance::{COEFFICIENTS, DEGREE, ROUND_F32, Scale};
 use crate::lanes::{Instructions, LANES, Portable};
@@ -68,7 +68,7 @@ pub(crate) unsafe fn glances<T: Scalar>(
     // SAFETY: the processor has AVX2, FMA and F16C: see above.
     unsafe {
         for (group, slots) in groups.iter().zip(slots) {
-            Avx2::ask_ahead(group);
+            ask_ahead(group);
             let ([low, high], missing) = T::load(group).0.limited(scale.limit);
             let [low_missing, high_missing] = match missing {
                 Some([low, high]) => [Some(low), Some(high)],

@@ -166,10 +166,6 @@ pub(crate) trait Instructions {
     /// A number prepared to be divided by.
     type Divisor<W: Wide>: Copy;
 
-    /// Ask for what lies some way behind a group that is read now. For loops with so much to do for
-    /// each entry that the processor does not look ahead far enough by itself.
-    fn ask_ahead<T>(group: &[T; LANES]);
-
     /// Prepare to divide so many entries, none above `mass`, by it.
     fn divisor<W: Wide>(mass: W, entries: usize) -> Self::Divisor<W>;
 
@@ -210,9 +206,6 @@ pub(crate) struct Portable;
 
 impl Instructions for Portable {
     type Divisor<W: Wide> = W;
-
-    #[inline(always)]
-    fn ask_ahead<T>(_: &[T; LANES]) {}
 
     #[inline(always)]
     fn divisor<W: Wide>(mass: W, _: usize) -> W {
