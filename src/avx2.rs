@@ -11,7 +11,7 @@ use std::arch::x86_64::{
 };
 use std::mem::MaybeUninit;
 
-use crate::avx2_powers as powers;
+use crate::avx2_powers;
 use crate::glance::Scale;
 use crate::lanes::{Instructions, LANES};
 use crate::registers::{Group, Vector};
@@ -252,12 +252,12 @@ impl Instructions for Avx2 {
         powers: &mut [MaybeUninit<f64>],
     ) {
         // SAFETY: the processor has AVX2, FMA and F16C: `Path::run` has seen to it.
-        unsafe { powers::split_exponents(logits, reference, scale, fractions, powers) }
+        unsafe { avx2_powers::split_exponents(logits, reference, scale, fractions, powers) }
     }
 
     #[inline(always)]
     fn glances<T: Scalar>(logits: &[T], scale: Scale, slots: &mut [MaybeUninit<f32>]) {
         // SAFETY: as above.
-        unsafe { powers::glances(logits, scale, slots) }
+        unsafe { avx2_powers::glances(logits, scale, slots) }
     }
 }

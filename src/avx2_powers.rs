@@ -69,13 +69,9 @@ pub(crate) unsafe fn glances<T: Scalar>(
     unsafe {
         for (group, slots) in groups.iter().zip(slots) {
             ask_ahead(group);
-            let ([low, high], missing) = T::load(group).0.limited(scale.limit);
-            let [low_missing, high_missing] = match missing {
-                Some([low, high]) => [Some(low), Some(high)],
-                None => [None; 2],
-            };
+            let [low, high] = T::load(group).0.limited(scale.limit);
             // One after the other: a loop would not be unrolled, and have its registers in memory.
-            [eight(low, low_missing, scale), eight(high, high_missing, scale)].write(slots);
+            [eight(low, scale), eight(high, scale)].write(slots);
         }
     }
     Portable::glances(rest, scale, slots_rest);
@@ -83,7 +79,7 @@ pub(crate) unsafe fn glances<T: Scalar>(
 
 /// The powers for eight logits within the limit, given as float32 and what is missing there.
 #[inline(always)]
-unsafe fn eight(logits: __m256, missing: Option<__m256>, scale: Scale) -> __m256 {
+unsafe fn eight((logits, missing): (__m256, Option<__m256>), scale: Scale) -> __m256 {
     // SAFETY: the processor has AVX2, FMA and F16C: see above.
     unsafe {
         let (high, low) = (_mm256_set1_ps(scale.high), _mm256_set1_ps(scale.low));

@@ -186,7 +186,7 @@ impl Group for Alternating {
     }
 
     #[inline(always)]
-    unsafe fn limited(self, limit: f32) -> ([__m256; 2], Option<[__m256; 2]>) {
+    unsafe fn limited(self, limit: f32) -> [(__m256, Option<__m256>); 2] {
         // SAFETY: the processor has AVX2: see `Vector`.
         unsafe { self.in_order().limited(limit) }
     }

@@ -116,10 +116,15 @@ impl<'a, T: Scalar> Glance<'a, T> {
     pub(crate) fn exponent(&self, id: usize) -> f64 {
         self.row.entry(id).logit() * self.scale.exact
     }
+}
 
-    /// The weights of a sub-block.
+impl<T: Scalar> Rough for Glance<'_, T> {
+    fn vocabulary(&self) -> usize {
+        Source::len(&self.row)
+    }
+
     #[inline(always)]
-    pub(crate) fn weigh<'b, I: Instructions>(
+    fn weigh<'b, I: Instructions>(
         &self,
         range: Range<usize>,
         slots: &'b mut [MaybeUninit<f32>; SUB_BLOCK],
@@ -137,11 +142,24 @@ impl<'a, T: Scalar> Glance<'a, T> {
     }
 }
 
-impl<T: Scalar> Weights for Glance<'_, T> {
+/// Weights in `f32`.
+pub(crate) trait Rough: Copy + Sync {
+    /// The size of the vocabulary, not 0.
+    fn vocabulary(&self) -> usize;
+
+    /// The weights of a sub-block. `#[inline(always)]`.
+    fn weigh<'b, I: Instructions>(
+        &self,
+        range: Range<usize>,
+        slots: &'b mut [MaybeUninit<f32>; SUB_BLOCK],
+    ) -> &'b mut [f32];
+}
+
+impl<R: Rough> Weights for R {
     const SHARED: usize = SHARED;
 
     fn len(&self) -> usize {
-        Source::len(&self.row)
+        self.vocabulary()
     }
 
     #[inline(always)]
@@ -151,19 +169,13 @@ impl<T: Scalar> Weights for Glance<'_, T> {
     }
 }
 
-impl<T: Scalar> Entries for Glance<'_, T> {
+impl<R: Rough> Entries for R {
     #[inline(always)]
     fn entries<I: Instructions>(&self, range: Range<usize>, slots: &mut [f64]) {
         let mut buffer = [MaybeUninit::uninit(); SUB_BLOCK];
-        widen(self.weigh::<I>(range, &mut buffer), slots);
-    }
-}
-
-/// Write numbers as `f64`.
-#[inline(always)]
-pub(crate) fn widen(numbers: &[f32], slots: &mut [f64]) {
-    for (slot, number) in slots.iter_mut().zip(numbers) {
-        *slot = f64::from(*number);
+        for (slot, weight) in slots.iter_mut().zip(self.weigh::<I>(range, &mut buffer)) {
+            *slot = f64::from(*weight);
+        }
     }
 }
 

@@ -4,15 +4,14 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use crate::draw::{Entries, Sums, Weights};
+use crate::draw::Sums;
 use crate::error::Error;
 use crate::exp::Power;
-use crate::glance::{
-    ADDING_OFF_BY, Glance, SUM_OFF_BY, UNIT, WEIGHT_OFF_BY, narrowed, sum_of, widen,
-};
+use crate::glance::{ADDING_OFF_BY, Glance, Rough, SUM_OFF_BY, UNIT, WEIGHT_OFF_BY, narrowed};
 use crate::lanes::{Instructions, Path, SUB_BLOCK};
-use crate::law::{FARTHEST, SHARED};
+use crate::law::FARTHEST;
 use crate::residual::Workers;
+use crate::row::Row;
 use crate::scalar::Scalar;
 
 /// What a probability may be off by, as a fraction of it: its weight, the sum that it is divided by,
@@ -32,7 +31,18 @@ pub(crate) struct Seen<'a, T> {
     pub(crate) total: f64,
 }
 
-impl<T> Seen<'_, T> {
+impl<'a, T: Scalar> Seen<'a, T> {
+    /// The law of a row, where a glance sees it: as `Glance::of`.
+    pub(crate) fn of(
+        path: Path,
+        workers: Workers,
+        row: Row<'a, T>,
+        temperature: f64,
+    ) -> Result<Option<Self>, Error> {
+        let seen = Glance::of(path, workers, row, temperature)?;
+        Ok(seen.map(|(weights, sums)| Self { weights, total: sums.mass }))
+    }
+
     /// From weights to probabilities.
     fn factor(&self) -> f32 {
         narrowed(1.0 / self.total)
@@ -74,7 +84,7 @@ impl<T: Scalar> Glances<'_, T> {
         workers: Workers,
         uniform: f64,
     ) -> Result<Option<usize>, Error> {
-        let excess = Excess(*self);
+        let excess = RoughExcess(*self);
         let sums = Sums::of(path, workers, excess)?;
         Ok(sums.draw_surely(path, excess, uniform, EXCESS_OFF_BY))
     }
@@ -82,11 +92,15 @@ impl<T: Scalar> Glances<'_, T> {
 
 /// max(target - draft, 0).
 #[derive(Clone, Copy)]
-pub(crate) struct Excess<'a, T>(pub(crate) Glances<'a, T>);
+pub(crate) struct RoughExcess<'a, T>(pub(crate) Glances<'a, T>);
 
-impl<T: Scalar> Excess<'_, T> {
+impl<T: Scalar> Rough for RoughExcess<'_, T> {
+    fn vocabulary(&self) -> usize {
+        self.0.target.weights.vocabulary()
+    }
+
     #[inline(always)]
-    fn fill<'b, I: Instructions>(
+    fn weigh<'b, I: Instructions>(
         &self,
         range: Range<usize>,
         slots: &'b mut [MaybeUninit<f32>; SUB_BLOCK],
@@ -111,27 +125,5 @@ impl<T: Scalar> Excess<'_, T> {
             }
         }
         slots
-    }
-}
-
-impl<T: Scalar> Weights for Excess<'_, T> {
-    const SHARED: usize = SHARED;
-
-    fn len(&self) -> usize {
-        self.0.target.weights.len()
-    }
-
-    #[inline(always)]
-    fn sum<I: Instructions>(&self, range: Range<usize>) -> (f64, bool) {
-        let mut buffer = [MaybeUninit::uninit(); SUB_BLOCK];
-        (sum_of(self.fill::<I>(range, &mut buffer)), false)
-    }
-}
-
-impl<T: Scalar> Entries for Excess<'_, T> {
-    #[inline(always)]
-    fn entries<I: Instructions>(&self, range: Range<usize>, slots: &mut [f64]) {
-        let mut buffer = [MaybeUninit::uninit(); SUB_BLOCK];
-        widen(self.fill::<I>(range, &mut buffer), slots);
     }
 }

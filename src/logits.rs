@@ -253,19 +253,17 @@ impl<'a, T: Scalar> Logits<'a, T> {
         if !filters.are_off() || self.chain.draft_temperature == 0.0 {
             return Ok(None);
         }
-        let see = |row, temperature| {
-            let seen = Glance::of(self.path, self.workers, row, temperature)?;
-            Ok(seen.map(|(weights, sums)| Seen { weights, total: sums.mass }))
+        let see = |rows: Rows<'a, T>, temperature| {
+            Seen::of(self.path, self.workers, rows.row(position), temperature)
         };
-        let draft = match draft_logits {
-            Some(rows) => {
-                let seen = see(rows.row(position), self.chain.draft_temperature)?;
-                let Some(seen) = seen else { return Ok(None) };
-                Some(seen)
+        let mut draft = None;
+        if let Some(rows) = draft_logits {
+            draft = see(rows, self.chain.draft_temperature)?;
+            if draft.is_none() {
+                return Ok(None);
             }
-            None => None,
-        };
-        let target = see(target_logits.row(position), self.chain.temperature)?;
+        }
+        let target = see(target_logits, self.chain.temperature)?;
         Ok(target.map(|target| Glances { token, draft, target }))
     }
 }

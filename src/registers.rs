@@ -87,7 +87,7 @@ pub trait Group: Copy {
     unsafe fn widened(self) -> [__m256d; 4];
     /// As float32 in order, those beyond +-limit as that, NaN as limit; and what is missing in them,
     /// where an entry has more places than that.
-    unsafe fn limited(self, limit: f32) -> ([__m256; 2], Option<[__m256; 2]>);
+    unsafe fn limited(self, limit: f32) -> [(__m256, Option<__m256>); 2];
     /// Add entry `j`, an excess, to lane `j`. Where the lanes are, the group knows.
     unsafe fn add_to(self, lanes: &mut [__m256d; 4]);
     /// The lanes folded 8-4: `lanes[j] + lanes[j + 8]` and `lanes[j + 4] + lanes[j + 12]`, added.
@@ -163,13 +163,14 @@ impl Group for [__m256; 2] {
     }
 
     #[inline(always)]
-    unsafe fn limited(self, limit: f32) -> ([__m256; 2], Option<[__m256; 2]>) {
+    unsafe fn limited(self, limit: f32) -> [(__m256, Option<__m256>); 2] {
         // SAFETY: the processor has AVX2: see `Vector`.
         unsafe {
             let (lowest, highest) = (_mm256_set1_ps(-limit), _mm256_set1_ps(limit));
             // The minimum answers its second operand where the first is NaN.
             let low = _mm256_max_ps(_mm256_min_ps(self[0], highest), lowest);
-            ([low, _mm256_max_ps(_mm256_min_ps(self[1], highest), lowest)], None)
+            let high = _mm256_max_ps(_mm256_min_ps(self[1], highest), lowest);
+            [(low, None), (high, None)]
         }
     }
 
@@ -215,7 +216,7 @@ impl Group for [__m256; 2] {
 
 /// Eight float64 within +-limit, NaN as limit, in float32, and what is missing there.
 #[inline(always)]
-unsafe fn narrowed(entries: [__m256d; 2], limit: f32) -> (__m256, __m256) {
+unsafe fn narrowed(entries: [__m256d; 2], limit: f32) -> (__m256, Option<__m256>) {
     // SAFETY: the processor has AVX2: see `Vector`.
     unsafe {
         let (highest, lowest) =
@@ -226,7 +227,8 @@ unsafe fn narrowed(entries: [__m256d; 2], limit: f32) -> (__m256, __m256) {
         let (one_f32, other_f32) = (_mm256_cvtpd_ps(one), _mm256_cvtpd_ps(other));
         let one_missing = _mm256_cvtpd_ps(_mm256_sub_pd(one, _mm256_cvtps_pd(one_f32)));
         let other_missing = _mm256_cvtpd_ps(_mm256_sub_pd(other, _mm256_cvtps_pd(other_f32)));
-        (_mm256_set_m128(other_f32, one_f32), _mm256_set_m128(other_missing, one_missing))
+        let missing = _mm256_set_m128(other_missing, one_missing);
+        (_mm256_set_m128(other_f32, one_f32), Some(missing))
     }
 }
 
@@ -279,14 +281,10 @@ impl Group for [__m256d; 4] {
     }
 
     #[inline(always)]
-    unsafe fn limited(self, limit: f32) -> ([__m256; 2], Option<[__m256; 2]>) {
+    unsafe fn limited(self, limit: f32) -> [(__m256, Option<__m256>); 2] {
         let [a, b, c, d] = self;
         // SAFETY: the processor has AVX2: see `Vector`.
-        unsafe {
-            let (low, low_missing) = narrowed([a, b], limit);
-            let (high, high_missing) = narrowed([c, d], limit);
-            ([low, high], Some([low_missing, high_missing]))
-        }
+        unsafe { [narrowed([a, b], limit), narrowed([c, d], limit)] }
     }
 
     /// Register `k` holds the lanes from `4 k` on.

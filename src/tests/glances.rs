@@ -7,8 +7,7 @@ use crate::draw::{Entries, Sums, Weights};
 use crate::error::Argument;
 use crate::exp::Power;
 use crate::filter::Filters;
-use crate::glance::Glance;
-use crate::glances::{EXCESS_OFF_BY, Excess, Glances, Seen};
+use crate::glances::{EXCESS_OFF_BY, Glances, RoughExcess, Seen};
 use crate::lanes::{Instructions, Kernel, Path};
 use crate::law::{Draft, Law, Residual};
 use crate::residual::Workers;
@@ -55,9 +54,8 @@ fn position<'a, T: Scalar>(
         law.expect("a law").0
     };
     let see = |row, temperature| {
-        let seen = Glance::of(path, Workers::Caller, row, temperature).expect("memory");
-        let (weights, sums) = seen.expect("an ordinary row");
-        Seen { weights, total: sums.mass }
+        let seen = Seen::of(path, Workers::Caller, row, temperature).expect("memory");
+        seen.expect("an ordinary row")
     };
     let draft = draft.map(Row::of);
     let target = Row::of(target);
@@ -206,7 +204,7 @@ fn draws_are_within_the_bound<T: Sample>() {
             let Position { glances, draft, target } =
                 position(path, draft, &target, [1.0, 0.7], below(&mut noise, len));
             let (exact, edges) = running(path, Residual::new(target, draft, 1.0));
-            let (rough, rough_edges) = running(path, Excess(glances));
+            let (rough, rough_edges) = running(path, RoughExcess(glances));
             let uniform = noise.uniform();
             let bound = EXCESS_OFF_BY * uniform.max(1.0 - uniform);
             for (edge, rough_edge) in edges.iter().zip(&rough_edges) {
